@@ -56,7 +56,7 @@ cuda: deps ## build the commands for NVIDIA GPUs into ./bin/cuda; no GPU is need
 	scripts/test-cuda.sh required build
 
 .PHONY: gpu
-gpu: deps ## pack bin/gpu: tests and measurements for a machine with a GPU; run them if it is here
+gpu: deps ## pack bin/gpu: three commands for a machine with a GPU; run them if one is here
 	scripts/gpu.sh
 
 .PHONY: image

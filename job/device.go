@@ -25,8 +25,9 @@ type GPU struct {
 	Driver     string `json:"driver"`
 	// Known only after opening the GPU.
 	Free    int64  `json:"free"`
-	CUBLAS  bool   `json:"cublas"`            // cuBLAS computes the products
-	Problem string `json:"problem,omitempty"` // why it cannot be opened
+	CUBLAS  bool   `json:"cublas"`                   // cuBLAS computes the products
+	Library string `json:"cublas_library,omitempty"` // its file
+	Problem string `json:"problem,omitempty"`        // why it cannot be opened
 }
 
 // InspectGPUs lists the GPUs like GPUs, and opens each.

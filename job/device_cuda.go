@@ -26,8 +26,9 @@ func GPUs() ([]GPU, error) {
 	return all, withoutPackage(err)
 }
 
-// NCCL is the version of NVIDIA's collective library; the error says why there is none.
-func NCCL() (string, error) { return cuda.NCCLVersion() }
+// NCCL is the version of NVIDIA's collective library, and its file; the error says why there is
+// none.
+func NCCL() (version, library string, err error) { return cuda.NCCL() }
 
 // openCUDA opens the GPU of an index.
 func openCUDA(index int, precision compute.Precision) (_ compute.Device, err error) {
@@ -60,7 +61,8 @@ func (g *GPU) open() (err error) {
 		return withoutPackage(err)
 	}
 	defer device.Close()
-	g.Free, g.CUBLAS = device.Info().Free, device.CUBLAS()
+	g.Free, g.Library = device.Info().Free, device.CUBLAS()
+	g.CUBLAS = g.Library != ""
 	return nil
 }
 

@@ -19,9 +19,9 @@ func GPUs() ([]GPU, error) {
 }
 
 // NCCL needs a build with CUDA.
-func NCCL() (string, error) {
-	_, err := GPUs()
-	return "", err
+func NCCL() (version, library string, err error) {
+	_, err = GPUs()
+	return "", "", err
 }
 
 // open fails without CUDA.

@@ -131,7 +131,7 @@ make_folder() {
 	mkdir "$work/tree"
 	unpack nvidia-cuda-dev './usr/include/*'
 	unpack nvidia-cuda-toolkit './usr/bin/cudafe++' './usr/bin/ptxas' './usr/bin/fatbinary' \
-		'./usr/bin/cuobjdump' './usr/bin/nvdisasm' './usr/lib/nvidia-cuda-toolkit/bin/*' \
+		'./usr/bin/nvdisasm' './usr/lib/nvidia-cuda-toolkit/bin/*' \
 		'./usr/lib/nvidia-cuda-toolkit/libdevice/*'
 	# Debian's wrappers choose a host compiler that need not be here.
 	rm -rf "$work"/tree/usr/lib/nvidia-cuda-toolkit/bin/{gcc,g++,nvcc.profile}
@@ -240,4 +240,4 @@ flag=$(modules)
 printf 'export %s=%q\n' GOFLAGS "$flags $flag" \
 	CGO_CFLAGS "${CGO_CFLAGS:--O2 -g} -I$include -DRONDO_GORGONIA_WITHOUT_CUDA" \
 	CGO_LDFLAGS "${CGO_LDFLAGS:--O2 -g} -Wl,--as-needed" \
-	NVCC "$nvcc" PTXAS "$bin/ptxas" CUOBJDUMP "$bin/cuobjdump" NVDISASM "$bin/nvdisasm"
+	NVCC "$nvcc" PTXAS "$bin/ptxas" NVDISASM "$bin/nvdisasm"

@@ -2,13 +2,16 @@
 # Packs bin/gpu: what a machine with an NVIDIA GPU needs to test and measure this tree, and nothing
 # else of it, so that the folder can be carried there. Needs no GPU; one that is here is used.
 #
-#   gpu.sh [flag of bin/gpu/run.sh...]
+#   gpu.sh               packs and, where there is a GPU, runs all three commands
+#   gpu.sh dry           packs and tries the commands on the emulated driver, with small shapes
 #
-# On that machine, which needs glibc, the driver and, to compare with it, python3 with torch:
+# On that machine, which needs glibc, the driver and xz or python3, and no network:
 #
-#   bin/gpu/run.sh [-minutes 9.5] [-only tests,speed] [-text timemachine.txt] [-out results]
+#   bin/gpu/run.sh [-out folder] [-only core,rondo] facts|tests|tools
 #
-# It ends with a table; everything is in results/results.json and the logs beside it.
+# Each ends within nine minutes with a table, and leaves rondo-gpu-COMMAND.tar.gz, of 16 MiB at
+# most, in the folder that -out or the variable OUT names. RONDO_GPU_TEXT, The Time Machine's text,
+# is packed too; without it the textbook's perplexities are not measured.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -24,14 +27,21 @@ rm -rf "$folder"
 mkdir -p "$folder/programs/tests"
 flags=(-buildvcs=false -tags "cuda,netgo,osusergo${TAGS:+,$TAGS}" -trimpath "-ldflags=-s -w")
 go build "${flags[@]}" -o "$folder/programs/" ./cmd/rondo ./bench/gpu ./bench/textbook
-# Those that compute; the kernels' own test reads their sources, which stay here.
+# The kernels' own test reads their sources, which stay here.
 for package in compute/cuda compute/cuda/driver; do
 	if grep -lqE '^//go:build cuda' "$package"/*_test.go; then
 		program=$folder/programs/tests/$(basename "$package").test
 		go test -c "${flags[@]}" -o "$program" "./$package"
 	fi
 done
+cp -R compute/testdata "$folder/programs/" # beside the tests' folder, as it is in the tree
 cp bench/peers/torch_gpu.py bench/peers/torch_lm.py "$folder/programs/"
+if [ -n "${RONDO_GPU_TEXT:-}" ]; then
+	cp "$RONDO_GPU_TEXT" "$folder/programs/text.txt"
+fi
+
+# For a kernel that hangs.
+scripts/kernels.sh debug "$folder/programs/debug"
 
 # Compressed, for the folder is to be copied to another machine.
 tar -C "$folder/programs" -cf - . | xz -T0 -4 >"$folder/programs.tar.xz"
@@ -39,7 +49,7 @@ rm -rf "$folder/programs"
 
 cat >"$folder/run.sh" <<'END'
 #!/bin/sh
-# Tests and measures on this machine's GPU: run.sh -h lists the flags.
+# Tests and measures on this machine's GPU: run.sh facts|tests|tools; -h lists the flags.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 parent=${RONDO_GPU_FOLDER:-${TMPDIR:-/tmp}/rondo-gpu-$(id -u)}
@@ -62,9 +72,27 @@ fi
 exec "$work/gpu" -folder "$work" "$@"
 END
 chmod +x "$folder/run.sh"
-say "packed: $(du -h "$folder/programs.tar.xz" | cut -f 1), $folder/run.sh"
-
-if [ -e /dev/nvidiactl ]; then
-	exec "$folder/run.sh" "$@"
+# With the tree itself, of 11 MiB, it is to fit into 64 MiB.
+most=$((52 << 20))
+bytes=$(stat -c %s "$folder/programs.tar.xz")
+say "packed: $((bytes >> 20)) MiB, $folder/run.sh"
+if [ "$bytes" -gt $most ]; then
+	say "the pack may have $((most >> 20)) MiB"
+	exit 1
 fi
-say "there is no GPU here: carry $folder to a machine that has one, and start run.sh there"
+
+flags=""
+if [ "${1:-}" = dry ]; then
+	flags=-emulated
+elif [ ! -e /dev/nvidiactl ]; then
+	say "there is no GPU here: carry $folder to a machine that has one, and start run.sh there"
+	exit
+fi
+failed=""
+for command in facts tests tools; do
+	"$folder/run.sh" $flags -out "${OUT:-$folder}" $command || failed+=" $command"
+done
+if [ -n "$failed" ]; then
+	say "FAILED:$failed"
+	exit 1
+fi

@@ -3,9 +3,15 @@
 # is kept only if it differs from the same module's file for the architecture below.
 #
 #   kernels.sh           into compute/cuda/kernels/ptx
-#   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it for
-#                        every architecture and fails if a kernel spills registers, keeps arrays in
-#                        local memory, or takes so many registers that its block cannot start
+#   kernels.sh debug FOLDER
+#                        a debug build of the persistent kernels for 8.0 and newer, into the folder:
+#                        it bounds how often a block looks for what another writes (see
+#                        compute/cuda/watch.go for RONDO_CUDA_KERNELS and RONDO_CUDA_SPINS)
+#   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it with
+#                        the toolkit's ptxas, and with those of PyPI's CUDA 12.9 and 13.5 for newer
+#                        GPUs, as drivers have them. It prints what each persistent kernel takes,
+#                        and fails if a kernel spills registers, keeps arrays in local memory, or
+#                        takes so many registers that its block cannot start
 #
 # What has been compiled or looked at once is kept under ${XDG_CACHE_HOME:-~/.cache}/rondo/ptx for
 # 30 days, by the hash of all that it was made from. Exit status: that of scripts/cuda.sh (3: there
@@ -15,6 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sources=compute/cuda/kernels
 architectures="70 80 90" # ascending; the first is ptx.go's lowest
+newer="80 90 100 120"    # those for which newer assemblers are tried
 flags="-std=c++17 -O3 -allow-unsupported-compiler"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/rondo/ptx
 
@@ -79,29 +86,39 @@ serving() {
 	echo "$best"
 }
 
-# look NAME ARCHITECTURE FOLDER prints what is wrong with the module's kernels on an architecture.
+# look NAME ARCHITECTURE FOLDER PTXAS NVDISASM prints what an assembler makes of a module
+# for a GPU: lines of "use" and "code" for each persistent kernel, and of "bad" for complaints.
 look() {
-	local kept work file
+	local kept work file release
 	file=$(serving "$@")
+	release=$("$4" --version | sed -n 's/.*, V\([0-9.]*\)$/\1/p')
 	kept=$cache/$(key look "$1" "$2" "$release" <"$file").report
 	if [ ! -f "$kept" ]; then
 		work=$(mktemp -d)
-		"$PTXAS" -v -arch "sm_$2" "$file" -o "$work/cubin" 2>"$work/ptxas" ||
+		"$4" -v -arch "sm_$2" "$file" -o "$work/cubin" 2>"$work/ptxas" ||
 			{ cat "$work/ptxas" >&2; rm -rf "$work"; return 1; }
 		usage "$file" <"$work/ptxas" >"$work/report"
 		# ptxas has said it of all; of those that everything waits for the machine code is read.
 		case "$1" in
 		persistent*)
-			PATH=$(dirname "$NVDISASM"):$PATH "$CUOBJDUMP" -sass "$work/cubin" >"$work/sass"
-			local_memory <"$work/sass" >>"$work/report"
+			# It warns that it cannot follow the flow of another assembler's code.
+			"$5" -c "$work/cubin" >"$work/sass" 2>"$work/nvdisasm" ||
+				{ cat "$work/nvdisasm" >&2; rm -rf "$work"; return 1; }
+			instructions <"$work/sass" >>"$work/report"
 			;;
 		esac
 		mv "$work/report" "$kept"
 		rm -rf "$work"
 	fi
-	local kernel complaint
-	while read -r kernel complaint; do
-		allowed "$kernel" "$2" || echo "$1.cu, sm_$2: kernel $kernel $complaint"
+	local kind kernel rest
+	while read -r kind kernel rest; do
+		case "$kind" in
+		bad)
+			allowed "$kernel" "$2" ||
+				echo "bad $1.cu, sm_$2, ptxas $release: kernel $kernel $rest"
+			;;
+		use | code) case "$1" in persistent*) echo "$kind $release sm_$2 $kernel $rest" ;; esac ;;
+		esac
 	done <"$kept"
 }
 
@@ -120,25 +137,46 @@ usage() {
 		}
 		/Compiling entry function/ { split($0, part, "\047"); kernel = part[2] }
 		/bytes stack frame/ {
-			if ($1 + $5 + $9 > 0) { sub(/^ */, ""); print kernel, "has", $0 }
+			local = $1 + $5 + $9
+			if (local > 0) { sub(/^ */, ""); print "bad", kernel, "has", $0 }
 		}
 		/Used [0-9]+ registers/ {
 			match($0, /Used [0-9]+/); used = substr($0, RSTART + 5, RLENGTH - 5)
+			print "use", kernel, used, local
 			block = kernel in threads ? threads[kernel] : 1024
 			if (int((used + 7) / 8) * 8 * block > 65536)
-				print kernel, "uses", used, "registers: a block of", block, "cannot start", \
-					(kernel in threads ? "" : "(it has no KERNEL_BOUNDS)")
+				print "bad", kernel, "uses", used, "registers: a block of", block, \
+					"cannot start", (kernel in threads ? "" : "(it has no KERNEL_BOUNDS)")
 		}'
 }
 
-# local_memory reads machine code and names the kernels with loads or stores of local memory.
-local_memory() {
+# instructions reads machine code: how many instructions and branches a kernel has, and which loads
+# or stores local memory.
+instructions() {
 	awk '
-		/Function :/ { kernel = $3 }
+		/^\.text\./ { sub(/^\.text\./, ""); sub(/:.*/, ""); kernel = $0; next }
+		!/^[ \t]*\/\*[0-9a-f]+\*\// || /[ \t]NOP[ ;]/ { next }
+		{ all[kernel]++ }
+		/[ \t](BRA|BRX|JMP)[. ]/ { branches[kernel]++ }
 		/[ \t](LDL|STL)[. ]/ && !(kernel in told) {
 			sub(/;.*/, ""); sub(/^.*\*\/ */, "")
-			told[kernel] = 1; print kernel, "uses local memory:", $0
-		}'
+			told[kernel] = 1; print "bad", kernel, "uses local memory:", $0
+		}
+		END { for (kernel in all) print "code", kernel, all[kernel], branches[kernel] + 0 }'
+}
+
+# table joins the lines of "use" and "code" of each kernel.
+table() {
+	awk '
+		$1 == "use" { use[$2 " " $3 " " $4] = $5 " " $6 }
+		$1 == "code" { code[$2 " " $3 " " $4] = $5 " " $6 }
+		END { for (key in use) print key, use[key], code[key] }' | sort -V |
+		awk 'BEGIN {
+			format = "%-8s  %-6s  %-26s  %9s  %6s  %12s  %8s\n"
+			printf format, "ptxas", "GPU", "kernel", "registers", "spills", "instructions", \
+				"branches"
+		}
+		{ printf format, $1, $2, $3, $4, $5, $6, $7 }'
 }
 
 script=scripts/kernels.sh
@@ -154,8 +192,9 @@ look)
 	exit
 	;;
 "" | check) ;;
+debug) [ $# = 2 ] || { say "usage: kernels.sh debug FOLDER"; exit 2; } ;;
 *)
-	say "usage: kernels.sh [check]"
+	say "usage: kernels.sh [check | debug FOLDER]"
 	exit 2
 	;;
 esac
@@ -167,19 +206,44 @@ export release
 mkdir -p "$cache"
 find "$cache" -type f -mtime +30 -delete
 
-# each COMMAND FOLDER does it for every source and architecture, on all cores.
+# each COMMAND ARCHITECTURES ARGUMENT... does it for every source and architecture, on all cores.
 each() {
+	local command=$1 all=$2
+	shift 2
 	for source in "$sources"/*.cu; do
 		name=$(basename "$source" .cu)
-		for architecture in $architectures; do
-			echo "$1 $name $architecture $2"
+		for architecture in $all; do
+			echo "$command $name $architecture $*"
 		done
 	done | xargs -P "$(nproc)" -L 1 "$script"
 }
 
+# assemblers prints, for each of PyPI, its ptxas and a disassembler that knows the GPUs, where they
+# are to be had: as drivers of CUDA 12.9 and 13.5 have them.
+assemblers() {
+	local disassembler folder
+	disassembler=$(scripts/wheel.sh nvidia-cuda-nvdisasm==13.5.37 \
+		d3fdbdd49fa53e2e4aacd3db8259d052bd2b049ececdcb69e92e083c6728e7ca) || return
+	disassembler=$disassembler/nvidia/cu13/bin/nvdisasm
+	folder=$(scripts/wheel.sh nvidia-cuda-nvcc-cu12==12.9.86 \
+		5d6a0d32fdc7ea39917c20065614ae93add6f577d840233237ff08e9a38f58f0) || return
+	echo "$folder/nvidia/cuda_nvcc/bin/ptxas $disassembler"
+	folder=$(scripts/wheel.sh nvidia-cuda-nvcc==13.5.37 \
+		f5c4f7ead5d964fb4af42bbf1e6d3ec3c1e6e9d83b53749f691d387e7fcaa3a7) || return
+	echo "$folder/nvidia/cu13/bin/ptxas $disassembler"
+}
+
+if [ "${1:-}" = debug ]; then
+	folder=$(mkdir -p "$2" && cd "$2" && pwd)
+	for name in persistent_forward persistent_backward; do
+		(cd "$sources" && "$NVCC" -ptx -arch=compute_80 $flags -DRONDO_BOUNDED_SPINS \
+			-o "$folder/$name.ptx" "$name.cu")
+	done
+	exit
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-each compile "$work"
+each compile "$architectures" "$work"
 prune "$work"
 if [ "${1:-}" = "" ]; then
 	mkdir -p "$sources/ptx"
@@ -195,11 +259,22 @@ if ! diff -rq "$work" "$sources/ptx" >"$work.diff" 2>&1; then
 	exit 1
 fi
 rm -f "$work.diff"
-problems=$(each look "$work")
+report=$work.report
+trap 'rm -rf "$work" "$report"' EXIT
+each look "$architectures" "$work" "$PTXAS" "$NVDISASM" >"$report"
+status=0
+others=$(assemblers) || status=$?
+case $status in
+0) while read -r tools; do each look "$newer" "$work" $tools >>"$report"; done <<<"$others" ;;
+3) say "NOT CHECKED: what newer assemblers make of the kernels" ;;
+*) exit $status ;;
+esac
+table <"$report"
+problems=$(sed -n 's/^bad //p' "$report")
 if [ -n "$problems" ]; then
 	echo "$problems" >&2
 	say "these kernels must do with fewer registers, or be allowed, with a reason, in $script"
 	exit 1
 fi
 say "kernels: $(grep -h '^\.visible \.entry' "$work"/*.ptx | sort -u | wc -l), no spills, on" \
-	"$(echo "$architectures" | sed 's/[0-9]*/sm_&/g')"
+	"$(echo "$architectures $newer" | tr ' ' '\n' | sort -nu | sed 's/.*/sm_&/' | tr '\n' ' ')"

@@ -6,6 +6,7 @@
 #   build    the commands into bin/cuda, and that they start without a driver
 #   vet      go vet
 #   lint     golangci-lint, whose program LINT names
+#   headers  that the worker links with the headers of CUDA 12, too
 #   kernels  scripts/kernels.sh check
 #   test     the tests, on an emulated driver where there is no GPU
 #   short    the same with go test's -short
@@ -54,6 +55,19 @@ build() {
 		fi
 		"bin/cuda/$command" --help >/dev/null
 	done
+}
+
+# headers links with the headers of PyPI's CUDA 12, which rename functions of the driver.
+headers() {
+	local status=0 folder
+	folder=$(scripts/wheel.sh nvidia-cuda-runtime-cu12==12.9.79 \
+		25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3) || status=$?
+	[ $status != 3 ] || skip "the headers of CUDA 12 are not to be had"
+	[ $status = 0 ] || return $status
+	say "linking with the headers of CUDA 12.9"
+	# -I of an earlier folder, of cuda.sh, would win.
+	CGO_CFLAGS="-O2 -I$folder/nvidia/cuda_runtime/include -DRONDO_GORGONIA_WITHOUT_CUDA" \
+		go build -buildvcs=false -tags "$tags" -o /dev/null ./cmd/worker
 }
 
 vet() {
@@ -106,7 +120,7 @@ eval "$toolkit"
 
 for part; do
 	case "$part" in
-	build | vet | lint | kernels) run "$part" ;;
+	build | vet | lint | headers | kernels) run "$part" ;;
 	test) run tests ;;
 	short) run tests -short ;;
 	*)

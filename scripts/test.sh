@@ -80,7 +80,7 @@ wait "$beside"
 beside=""
 cat "$work/beside"
 [ "$how" != -race ] || part "memory against workers" memory
-[ -n "$short" ] || part "the kernels for GPUs" scripts/test-cuda.sh kernels
+[ -n "$short" ] || part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
 
 if [ -f "$work/failed" ]; then
 	cat "$work/failed" >&2

@@ -18,6 +18,9 @@ import (
 // measurement is how fast this GPU trains, and how fast it could at the most.
 type measurement struct {
 	bench.TrainRow
+	Shape string `json:"shape"` // as key writes it
+	// UsedBytes is what the driver has less of free memory, than all, at the end.
+	UsedBytes int64 `json:"used_bytes"`
 	// Floor is in tokens a second: of a step that takes no more than its products at the peak
 	// that Gemm reached, or than Chain.
 	Floor float64 `json:"floor"`
@@ -30,6 +33,7 @@ type measurement struct {
 type gpu struct {
 	compute.Recorder
 	memory    func() (now, peak int64)
+	used      func() (int64, error) // bytes that the driver has given, to anyone
 	precision compute.Precision
 	width     int // of the matrices that Peak multiplies
 }
@@ -127,25 +131,20 @@ func (g gpu) measure(ctx context.Context, s bench.Shape, w bench.Windows) (
 	if m.TrainRow, err = meter.Train(ctx, g, s, w); err != nil {
 		return m, err
 	}
+	m.Shape = key(s)
+	if m.UsedBytes, err = g.used(); err != nil {
+		return m, err
+	}
 	m.Chain = float64(s.BPTT*s.Layers) * g.chain(s.Cell, s.Hidden)
 	products := float64(s.Tokens()) * s.Flops() / (m.PeakGFLOPS * 1e9)
 	m.Floor = float64(s.Tokens()) / max(products, m.Chain)
 	return m, nil
 }
 
-// measureCommand measures a shape in every precision and prints a JSON object for each, or lists
-// the GPUs.
+// measureCommand measures shapes in every precision and prints a JSON object for each.
 func measureCommand(ctx context.Context, arguments []string, out io.Writer) error {
-	var s bench.Shape
 	set := flag.NewFlagSet("gpu measure", flag.ContinueOnError)
-	list := set.Bool("list", false, "list the GPUs, and measure nothing")
-	cell := set.String("cell", "lstm", "cell")
-	set.IntVar(&s.Hidden, "hidden", 256, "H")
-	set.IntVar(&s.Layers, "layers", 1, "L")
-	set.IntVar(&s.Batch, "batch", 32, "B")
-	set.IntVar(&s.BPTT, "bptt", 35, "T")
-	set.IntVar(&s.Vocab, "vocab", 28, "V")
-	set.IntVar(&s.Embed, "embed", 0, "E; 0: one-hot")
+	shapes := set.String("shapes", "lstm:256:1:32:35:28:0", "cell:H:L:B:T:V:E, by commas")
 	precisions := set.String("precision", "fp32,tf32,bf16,fp16", "by commas")
 	seconds := set.Float64("seconds", 1, "length of a window")
 	windows := set.Int("windows", 3, "how many")
@@ -153,33 +152,46 @@ func measureCommand(ctx context.Context, arguments []string, out io.Writer) erro
 	if err := set.Parse(arguments); err != nil {
 		return err
 	}
-	if *list {
-		return listGPUs(out)
-	}
-	var err error
-	if s.Cell, err = compute.ParseCell(*cell); err != nil {
-		return fmt.Errorf("-cell %w", err)
-	}
 	w := bench.Windows{Length: time.Duration(*seconds * float64(time.Second)), Count: *windows}
 	encoder := json.NewEncoder(out)
-	for name := range strings.SplitSeq(*precisions, ",") {
-		p, err := compute.ParsePrecision(name)
-		if err != nil {
-			return fmt.Errorf("-precision %w", err)
-		}
-		g, err := openGPU(p)
+	for text := range strings.SplitSeq(*shapes, ",") {
+		s, err := parseShape(text)
 		if err != nil {
 			return err
 		}
-		g.width = *width
-		m, err := g.measure(ctx, s, w)
-		if err != nil {
-			return err // the device may have failed, so that it is not closed
-		}
-		g.Close()
-		if err := encoder.Encode(m); err != nil {
-			return err
+		for name := range strings.SplitSeq(*precisions, ",") {
+			p, err := compute.ParsePrecision(name)
+			if err != nil {
+				return fmt.Errorf("-precision %w", err)
+			}
+			g, err := openGPU(p)
+			if err != nil {
+				return err
+			}
+			g.width = *width
+			m, err := g.measure(ctx, s, w)
+			if err != nil {
+				return err // the device may have failed, so that it is not closed
+			}
+			g.Close()
+			if err := encoder.Encode(m); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// parseShape reads what key writes.
+func parseShape(text string) (s bench.Shape, err error) {
+	cell, sizes, _ := strings.Cut(text, ":")
+	if s.Cell, err = compute.ParseCell(cell); err != nil {
+		return s, fmt.Errorf("-shapes %w", err)
+	}
+	_, err = fmt.Sscanf(sizes, "%d:%d:%d:%d:%d:%d", &s.Hidden, &s.Layers, &s.Batch, &s.BPTT,
+		&s.Vocab, &s.Embed)
+	if err != nil || key(s) != text {
+		return s, fmt.Errorf("-shapes: %q is not cell:H:L:B:T:V:E", text)
+	}
+	return s, s.Validate()
 }

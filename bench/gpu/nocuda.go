@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	"io"
 
 	"rondo/compute"
 )
@@ -12,5 +11,3 @@ import (
 var errNoCUDA = errors.New("built without the tag cuda: scripts/gpu.sh builds with it")
 
 func openGPU(compute.Precision) (gpu, error) { return gpu{}, errNoCUDA }
-
-func listGPUs(io.Writer) error { return errNoCUDA }

@@ -14,12 +14,14 @@ import (
 )
 
 type config struct {
-	Folder string // of the programs
-	Out    string // folder of the results
-	Python string
-	Text   string // of the textbook's models; empty: they are left out
-	Only   string // names of parts, by commas; empty: all
-	Limit  time.Duration
+	Command  string // facts, tests or tools
+	Folder   string // of the programs
+	Work     string // folder of the logs
+	Out      string // folder of the archive
+	Python   string // empty: one with torch is looked for
+	Only     string // names of parts, by commas; empty: all
+	Emulated bool   // small shapes
+	Limit    time.Duration
 }
 
 // A part is done alone, within its limit.
@@ -29,22 +31,48 @@ type part struct {
 	do    func(ctx context.Context, s *session) (said string, err error)
 }
 
-// parts are in the order of how much would be lost without them.
-func parts() []part {
-	return []part{
-		{"devices", 30 * time.Second, devices},
-		{"tests", 3 * time.Minute, tests},
-		{"train", 3 * time.Minute, trainings},
-		{"speed", 5 * time.Minute, speed},
-		{"sanitizer", 2 * time.Minute, sanitizer},
-		// Takes more than the others leave of the default: it is meant to be run alone.
-		{"text", 30 * time.Minute, textbook},
+// first is the part that each command begins with: without a GPU the others mean nothing.
+const first = "versions"
+
+// parts returns a command's parts: those first whose loss would cost the most. Their limits add up
+// to commandLimit at most, so that each has its time.
+func parts(command string) []part {
+	versions := part{first, 60 * time.Second, versions}
+	switch command {
+	case "facts":
+		return []part{versions,
+			{"kernels", 60 * time.Second, kernelUse},
+			{"core", 80 * time.Second, core},
+			{"rondo", 50 * time.Second, measuring(facts)},
+			{"torch", 90 * time.Second, peering(facts, "eager,graph")},
+			{"steps", 50 * time.Second, recurrences},
+			{"conformance", 70 * time.Second, testsOf("cuda", "^TestConformance$/^(fp32|bf16)$")},
+			{"train", 60 * time.Second, pair},
+		}
+	case "tests":
+		return []part{versions,
+			{"driver", 20 * time.Second, testsOf("driver", ".")},
+			{"all", 140 * time.Second, testsOf("cuda", ".")},
+			{"older", 80 * time.Second, older},
+			{"curves", 110 * time.Second, curves},
+			{"text", 70 * time.Second, textbook},
+			{"kill", 40 * time.Second, kill},
+		}
+	case "tools":
+		return []part{versions,
+			{"ncu", 100 * time.Second, profile},
+			{"memcheck", 80 * time.Second, sanitizing("memcheck")},
+			{"racecheck", 80 * time.Second, sanitizing("racecheck")},
+			{"rondo", 70 * time.Second, measuring(contests)},
+			{"torch", 140 * time.Second, peering(contests, "eager,graph,compile")},
+		}
 	}
+	return nil
 }
 
-func names() []string {
+func names(command string) []string {
 	var all []string
-	for _, p := range parts() {
+	for _, p := range parts(command) {
 		all = append(all, p.name)
 	}
 	return all
@@ -62,34 +90,38 @@ type outcome struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// results are what the JSON file holds.
+// results are what results.json holds.
 type results struct {
-	Started time.Time `json:"started"`
-	Parts   []outcome `json:"parts"`
-	Curves  []curve   `json:"curves,omitempty"`
-	Speed   []row     `json:"speed,omitempty"`
+	Command string        `json:"command"`
+	Started time.Time     `json:"started"`
+	Torch   torchVersions `json:"torch,omitzero"`
+	Parts   []outcome     `json:"parts"`
+	Curves  []curve       `json:"curves,omitempty"`
+	Speed   []row         `json:"speed,omitempty"`
 }
 
-// session is a run of the parts.
+// session is a run of a command's parts.
 type session struct {
 	config
 	out     io.Writer
+	python  string // an interpreter that has torch; empty: there is none
 	results results
 }
 
-// run does the parts and prints a table at last. It fails if a part does. Without a device it stops
-// there: what would follow is a failure of each part, and hides the reason.
+// run does a command's parts and prints a table. It fails if a part does.
 func run(ctx context.Context, c config, out io.Writer) error {
-	s := &session{config: c, out: out, results: results{Started: time.Now()}}
+	s := &session{config: c, out: out, results: results{Command: c.Command, Started: time.Now()}}
 	if err := s.validate(); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(c.Out, 0o777); err != nil {
-		return err
+	for _, folder := range []string{c.Work, c.Out} {
+		if err := os.MkdirAll(folder, 0o777); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.Limit)
 	defer cancel()
-	for _, p := range parts() {
+	for _, p := range parts(c.Command) {
 		if c.Only != "" && !slices.Contains(strings.Split(c.Only, ","), p.name) {
 			continue
 		}
@@ -97,7 +129,7 @@ func run(ctx context.Context, c config, out io.Writer) error {
 		if err := s.save(); err != nil {
 			return err
 		}
-		if o.Part == "devices" && o.Verdict == "FAILED" {
+		if o.Part == first && o.Verdict == "FAILED" {
 			return fmt.Errorf("no GPU, so that nothing else was run: %s: %w", firstLine(o.Error),
 				s.conclude())
 		}
@@ -106,12 +138,13 @@ func run(ctx context.Context, c config, out io.Writer) error {
 }
 
 func (s *session) validate() error {
-	if s.Limit <= 0 || s.Limit > 24*time.Hour {
-		return fmt.Errorf("-minutes %v: give more than 0, and a day at most", s.Limit.Minutes())
+	if parts(s.Command) == nil {
+		return fmt.Errorf("%q is not a command: give facts, tests or tools", s.Command)
 	}
 	for name := range strings.SplitSeq(s.Only, ",") {
-		if s.Only != "" && !slices.Contains(names(), name) {
-			return fmt.Errorf("-only: %q is not one of %s", name, strings.Join(names(), ", "))
+		if s.Only != "" && !slices.Contains(names(s.Command), name) {
+			return fmt.Errorf("-only: %q is not one of %s", name,
+				strings.Join(names(s.Command), ", "))
 		}
 	}
 	return nil
@@ -121,6 +154,9 @@ func (s *session) validate() error {
 func (s *session) do(ctx context.Context, p part) outcome {
 	fmt.Fprintf(s.out, "=== %s\n", p.name)
 	o := outcome{Part: p.name, Verdict: "ok"}
+	if s.Emulated {
+		p.limit *= emulatedSlowness
+	}
 	began := time.Now()
 	err := ctx.Err()
 	if err != nil {
@@ -149,7 +185,11 @@ func (s *session) save() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(s.Out, "results.json"), append(text, '\n'), 0o666)
+	err = os.WriteFile(filepath.Join(s.Work, "results.json"), append(text, '\n'), 0o666)
+	if err != nil {
+		return err
+	}
+	return archive(s.Work, filepath.Join(s.Out, "rondo-gpu-"+s.Command+".tar.gz"))
 }
 
 // conclude prints what came of all, the speeds last.
@@ -157,7 +197,7 @@ func (s *session) conclude() error {
 	fmt.Fprintln(s.out)
 	var failed []string
 	for _, o := range s.results.Parts {
-		fmt.Fprintf(s.out, "%-10s %-8s %5.0f s  %s%s\n", o.Part, o.Verdict, o.Seconds, o.Said,
+		fmt.Fprintf(s.out, "%-11s %-8s %5.0f s  %s%s\n", o.Part, o.Verdict, o.Seconds, o.Said,
 			firstLine(o.Error))
 		if o.Verdict == "FAILED" {
 			failed = append(failed, o.Part)
@@ -168,7 +208,8 @@ func (s *session) conclude() error {
 	}
 	printRows(s.out, s.results.Speed)
 	if len(failed) > 0 {
-		return fmt.Errorf("failed: %s; see the logs in %s", strings.Join(failed, ", "), s.Out)
+		return fmt.Errorf("failed: %s; see the logs in rondo-gpu-%s.tar.gz",
+			strings.Join(failed, ", "), s.Command)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func (s *session) program(name string) string { return filepath.Join(s.Folder, n
 // standard error goes to a log in the folder of the results.
 func (s *session) process(ctx context.Context, log io.Writer, command ...string) *exec.Cmd {
 	p := exec.CommandContext(ctx, command[0], command[1:]...)
-	p.Dir, p.Stderr = s.Out, log
+	p.Dir, p.Stderr = s.Work, log
 	procgroup.Set(p)
 	p.Cancel = func() error { return procgroup.Signal(p.Process.Pid, syscall.SIGTERM) }
 	p.WaitDelay = stopTimeout
@@ -36,14 +36,20 @@ func (s *session) process(ctx context.Context, log io.Writer, command ...string)
 
 // output runs a command and returns what it prints. When it ends nothing that it started is left.
 func (s *session) output(ctx context.Context, name string, command ...string) ([]byte, error) {
+	var output bytes.Buffer
+	err := s.into(ctx, &output, name, command...)
+	return output.Bytes(), err
+}
+
+// into is output to a writer.
+func (s *session) into(ctx context.Context, to io.Writer, name string, command ...string) error {
 	log, err := s.log(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer log.Close()
 	p := s.process(ctx, log, command...)
-	var output bytes.Buffer
-	p.Stdout = io.MultiWriter(&output, log)
+	p.Stdout = io.MultiWriter(to, log)
 	err = p.Run()
 	if p.Process != nil {
 		_ = procgroup.Signal(p.Process.Pid, syscall.SIGKILL) // there may be nobody left, as is best
@@ -54,21 +60,39 @@ func (s *session) output(ctx context.Context, name string, command ...string) ([
 	if err != nil {
 		err = fmt.Errorf("%s: %w (%s)", strings.Join(command, " "), err, filepath.Base(log.Name()))
 	}
-	return output.Bytes(), err
+	return err
 }
 
 // log is a file for what a command says, to which a command of the same name adds.
 func (s *session) log(name string) (*os.File, error) {
-	return os.OpenFile(filepath.Join(s.Out, name+".log"),
+	return os.OpenFile(filepath.Join(s.Work, name+".log"),
 		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)
+}
+
+// A timed is a buffer that notes when each line came to its end.
+type timed struct {
+	bytes.Buffer
+	lines []time.Time
+}
+
+func (t *timed) Write(text []byte) (int, error) {
+	for range bytes.Count(text, []byte("\n")) {
+		t.lines = append(t.lines, time.Now())
+	}
+	return t.Buffer.Write(text)
 }
 
 // objects runs a command that prints JSON objects and returns them. If it fails, those that it
 // printed before come with the error.
 func objects[T any](ctx context.Context, s *session, name string, command ...string) ([]T, error) {
-	text, err := s.output(ctx, name, command...)
+	var text bytes.Buffer
+	return decode[T](&text, s.into(ctx, &text, name, command...))
+}
+
+// decode returns the objects of a text, with the error that the command ended with.
+func decode[T any](text io.Reader, err error) ([]T, error) {
 	var all []T
-	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder := json.NewDecoder(text)
 	for {
 		var one T
 		broken := decoder.Decode(&one)

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"slices"
 	"strings"
-	"time"
 
 	"rondo/bench"
 	"rondo/compute"
@@ -22,6 +20,10 @@ type row struct {
 	// Floor is what the products at the measured peak, or the chain of steps, would allow at the
 	// most; see measurement.
 	Floor float64 `json:"floor"`
+	// Counted is the most device memory that Rondo's device has counted, and Used what the driver
+	// lacked by then: also the context, the kernels and cuBLAS.
+	Counted int64 `json:"counted_bytes"`
+	Used    int64 `json:"used_bytes"`
 	// Torch is PyTorch's best setting, and Peers are all that were measured.
 	Torch float64   `json:"torch"`
 	Best  string    `json:"torch_setting"`
@@ -31,6 +33,7 @@ type row struct {
 // peerRow is a row of torch_gpu.py.
 type peerRow struct {
 	Peer    string    `json:"peer"`
+	Shape   string    `json:"shape"`
 	Dtype   string    `json:"dtype"`
 	Mode    string    `json:"mode"`
 	Windows []float64 `json:"windows"`
@@ -43,21 +46,45 @@ type contest struct {
 	shape bench.Shape
 }
 
-// contests are the textbook's shapes, two word models, and one of those for which cuDNN has a
-// kernel that keeps the weights on the chip: one layer of half precision, widths multiples of 128.
-func contests() []contest {
-	words := bench.Shape{Cell: compute.LSTM, Hidden: 512, Layers: 1, Batch: 64, BPTT: 64,
-		Vocab: 10000, Embed: 512}
-	deep, wide := words, words
-	deep.Hidden, deep.Embed, deep.Layers = 1024, 1024, 2
-	wide.Hidden, wide.Embed, wide.Vocab = 1024, 1024, 256
-	return []contest{{name: "textbook LSTM", shape: bench.Textbook()[0]},
-		{name: "textbook GRU", shape: bench.Textbook()[1]},
-		{name: "words LSTM 512", shape: words}, {name: "words LSTM 1024x2", shape: deep},
-		{name: "cuDNN persistent", shape: wide}}
+// A comparison is shapes and the precisions that they are trained in.
+type comparison struct {
+	contests   []contest
+	precisions []string
 }
 
-const allPrecisions = "fp32,tf32,bf16,fp16"
+// deep is the shape of the largest word model.
+func deep() contest {
+	return contest{"words LSTM 1024x2", bench.Shape{Cell: compute.LSTM, Hidden: 1024, Layers: 2,
+		Batch: 64, BPTT: 64, Vocab: 10000, Embed: 1024}}
+}
+
+// facts are the two shapes that tell the most.
+func facts() comparison {
+	return comparison{[]contest{{"textbook LSTM", bench.Textbook()[0]}, deep()},
+		[]string{"fp32", "bf16"}}
+}
+
+// contests are the textbook's shapes, two word models, and one of those for which cuDNN has a
+// kernel that keeps the weights on the chip: one layer of half precision, widths multiples of 128.
+func contests() comparison {
+	words := deep().shape
+	words.Hidden, words.Embed, words.Layers = 512, 512, 1
+	wide := deep().shape
+	wide.Layers, wide.Vocab = 1, 256
+	return comparison{[]contest{{"textbook LSTM", bench.Textbook()[0]},
+		{"textbook GRU", bench.Textbook()[1]}, {"words LSTM 512", words}, deep(),
+		{"cuDNN persistent", wide}}, []string{"fp32", "tf32", "bf16", "fp16"}}
+}
+
+// small makes shapes that the emulated driver can train.
+func (c comparison) small() comparison {
+	for i := range c.contests {
+		s := &c.contests[i].shape
+		s.Hidden, s.Batch, s.BPTT, s.Vocab = 16, 2+i, 4, 11
+		s.Embed = min(s.Embed, 8)
+	}
+	return c
+}
 
 // dtypes are the peer's settings that multiply as a precision does; those with weights of half
 // precision train less exactly than Rondo, and count all the same.
@@ -72,74 +99,82 @@ const (
 	windowCount   = "3"
 )
 
-// shapeArguments are the flags that both sides have under the same names.
-func shapeArguments(s bench.Shape) []string {
-	return []string{"--cell", s.Cell.String(), "--hidden", strconv.Itoa(s.Hidden), "--layers",
-		strconv.Itoa(s.Layers), "--batch", strconv.Itoa(s.Batch), "--bptt", strconv.Itoa(s.BPTT),
-		"--vocab", strconv.Itoa(s.Vocab), "--embed", strconv.Itoa(s.Embed),
-		"--seconds", windowSeconds, "--windows", windowCount}
+// key is a shape as both sides read and print it.
+func key(s bench.Shape) string {
+	return fmt.Sprintf("%v:%d:%d:%d:%d:%d:%d", s.Cell, s.Hidden, s.Layers, s.Batch, s.BPTT,
+		s.Vocab, s.Embed)
 }
 
-// speed measures both sides by turns. PyTorch is measured eager and as a CUDA graph first, and
-// compiled when all else has been, for that takes it long.
-func speed(ctx context.Context, s *session) (string, error) {
-	var errs []error
-	for _, c := range contests() {
-		errs = append(errs, s.own(ctx, c), s.peer(ctx, c, "eager,graph"))
+// flags are those that both sides have under the same names.
+func (c comparison) flags() []string {
+	var shapes []string
+	for _, one := range c.contests {
+		shapes = append(shapes, key(one.shape))
 	}
-	for _, c := range contests() {
-		errs = append(errs, s.peer(ctx, c, "compile"))
-	}
-	//nolint:errcheck // again, for the machine may have been cold
-	s.own(ctx, contests()[0])
-	return fmt.Sprintf("%d rows", len(s.results.Speed)), errors.Join(errs...)
+	return []string{"--shapes", strings.Join(shapes, ","), "--seconds", windowSeconds,
+		"--windows", windowCount}
 }
 
-// turnLimit bounds one process of a side.
-const turnLimit = 90 * time.Second
-
-// own measures Rondo.
-func (s *session) own(ctx context.Context, c contest) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, turnLimit, errors.New("it took too long"))
-	defer cancel()
-	command := append([]string{s.program("gpu"), "measure", "--precision", allPrecisions},
-		shapeArguments(c.shape)...)
-	all, err := objects[measurement](ctx, s, "speed-rondo", command...)
-	for _, m := range all {
-		r := s.row(c.name, m.Precision)
-		if m.TokensPerSecond > r.Rondo {
-			r.Rondo, r.Floor, r.Device = m.TokensPerSecond, m.Floor, m.Device
+// measuring is the part that measures Rondo, in one process.
+func measuring(of func() comparison) func(context.Context, *session) (string, error) {
+	return func(ctx context.Context, s *session) (string, error) {
+		c, width := of(), fmt.Sprint(peakWidth)
+		if s.Emulated {
+			c, width = c.small(), "64"
 		}
+		command := append([]string{s.program("gpu"), "measure", "--peak", width, "--precision",
+			strings.Join(c.precisions, ",")}, c.flags()...)
+		all, err := objects[measurement](ctx, s, "speed-rondo", command...)
+		for _, m := range all {
+			r := s.row(c.name(m.Shape), m.Precision)
+			r.Rondo, r.Floor, r.Device = m.TokensPerSecond, m.Floor, m.Device
+			r.Counted, r.Used = m.PeakBytes, m.UsedBytes
+		}
+		return fmt.Sprintf("%d rows", len(all)), err
 	}
-	return err
 }
 
-// peer measures PyTorch. Where there is none there is nothing to compare with, which is no error.
-func (s *session) peer(ctx context.Context, c contest, modes string) error {
-	if _, err := s.output(ctx, "speed-torch", s.Python, "-c", "import torch"); err != nil {
-		fmt.Fprintf(s.out, "%s: no PyTorch to compare with: %v\n", c.name, err)
-		return nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, turnLimit, errors.New("it took too long"))
-	defer cancel()
-	command := append([]string{s.Python, s.program("torch_gpu.py"), "--mode", modes},
-		shapeArguments(c.shape)...)
-	all, err := objects[peerRow](ctx, s, "speed-torch", command...)
-	for _, p := range []string{"fp32", "tf32", "bf16", "fp16"} {
-		r := s.row(c.name, p)
-		for _, dtype := range dtypes(p) {
-			for _, m := range all {
-				if m.Dtype == dtype {
-					r.add(m)
+// peering is the part that measures PyTorch, in one process. The modes follow one another for all
+// shapes: torch.compile comes last, because it takes the longest and may not come to its end.
+func peering(of func() comparison, modes string) func(context.Context, *session) (string, error) {
+	return func(ctx context.Context, s *session) (string, error) {
+		if s.python == "" {
+			return "", fmt.Errorf("%w: no python3 here has a torch that sees the GPU", errSkipped)
+		}
+		c, device := of(), "cuda"
+		if s.Emulated {
+			c, device, modes = c.small(), "cpu", "eager"
+		}
+		var wanted []string
+		for _, p := range c.precisions {
+			wanted = append(wanted, dtypes(p)...)
+		}
+		command := append([]string{s.python, s.program("torch_gpu.py"), "--mode", modes, "--dtype",
+			strings.Join(wanted, ","), "--device", device}, c.flags()...)
+		all, err := objects[peerRow](ctx, s, "speed-torch", command...)
+		for _, m := range all {
+			for _, p := range c.precisions {
+				if slices.Contains(dtypes(p), m.Dtype) {
+					s.row(c.name(m.Shape), p).add(m)
 				}
 			}
 		}
+		said := fmt.Sprintf("%d rows", len(all))
+		if strings.Contains(modes, "compile") && context.Cause(ctx) != nil && len(all) > 0 {
+			return said + ", not all in time", nil
+		}
+		return said, err
 	}
-	if err != nil && strings.Contains(modes, "compile") {
-		fmt.Fprintf(s.out, "%s: PyTorch, compiled: %v\n", c.name, err)
-		return nil
+}
+
+// name is the contest's of a shape.
+func (c comparison) name(shape string) string {
+	for _, one := range c.contests {
+		if key(one.shape) == shape {
+			return one.name
+		}
 	}
-	return err
+	return shape
 }
 
 // add notes a setting of the peer.
@@ -170,11 +205,12 @@ func printRows(out io.Writer, rows []row) {
 		return
 	}
 	fmt.Fprintln(out, "\n| shape | precision | Rondo, tokens/s | PyTorch, best | setting | ratio "+
-		"| floor | of it |\n| --- | --- | --- | --- | --- | --- | --- | --- |")
+		"| floor | of it | MiB counted | MiB used |\n"+
+		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, r := range rows {
-		fmt.Fprintf(out, "| %s | %s | %.0f | %.0f | %s | %s | %.0f | %s |\n", r.Name, r.Precision,
-			r.Rondo, r.Torch, r.Best, quotient(r.Rondo, r.Torch, "%.2fx", 1), r.Floor,
-			quotient(r.Rondo, r.Floor, "%.0f%%", 100))
+		fmt.Fprintf(out, "| %s | %s | %.0f | %.0f | %s | %s | %.0f | %s | %d | %d |\n", r.Name,
+			r.Precision, r.Rondo, r.Torch, r.Best, quotient(r.Rondo, r.Torch, "%.2fx", 1), r.Floor,
+			quotient(r.Rondo, r.Floor, "%.0f%%", 100), r.Counted>>20, r.Used>>20)
 	}
 }
 

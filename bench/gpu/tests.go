@@ -6,62 +6,115 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"time"
 )
 
-// devices shows the GPUs, and fails where there is none: nothing below would mean anything.
-func devices(ctx context.Context, s *session) (string, error) {
-	said, err := s.output(ctx, "devices", s.program("gpu"), "measure", "-list")
-	text := strings.TrimSpace(string(said))
-	fmt.Fprintln(s.out, text)
-	return firstLine(text), err
-}
+// coreTests are those of what has no like on a CPU: the persistent kernels, the products, and
+// recorded steps.
+const coreTests = "Persistent|Product|Gemm|Replay|Record"
 
-// testFolder holds the test programs, named after their packages.
-const testFolder = "tests"
+// boundedSpins is how often a block of a debug kernel looks for what another writes: some twelve
+// seconds, less than patience.
+const boundedSpins = "16777216"
 
-func (s *session) testPrograms() ([]string, error) {
-	all, err := filepath.Glob(s.program(filepath.Join(testFolder, "*.test")))
-	if err == nil && len(all) == 0 {
-		err = fmt.Errorf("no test programs in %s", s.program(testFolder))
+// core runs coreTests. If a kernel hangs, it runs the persistent ones in a debug build, which names
+// the block that waits, the step and the column.
+func core(ctx context.Context, s *session) (string, error) {
+	verdict, err := s.test(ctx, "cuda", coreTests, "RONDO_CUDA_SPINS=")
+	log, reading := os.ReadFile(filepath.Join(s.Work, "tests-cuda.log"))
+	if err == nil || reading != nil || !bytes.Contains(log, []byte("has not come to an end")) {
+		return verdict, err
 	}
-	return all, err
+	_, again := s.test(ctx, "cuda", "Persistent", "RONDO_CUDA_SPINS="+boundedSpins,
+		"RONDO_CUDA_KERNELS="+s.program("debug"))
+	if log, reading = os.ReadFile(filepath.Join(s.Work, "tests-cuda.log")); reading == nil {
+		reports := regexp.MustCompile(`a persistent kernel's block .*`).FindAll(log, mostFailures)
+		fmt.Fprintf(s.out, "%s\n", bytes.Join(reports, []byte("\n")))
+	}
+	return verdict, errors.Join(err, again)
 }
 
-// tests runs all test programs on the real GPU. Their PTX is also tried as older GPUs are given it,
-// and without cuBLAS.
-func tests(ctx context.Context, s *session) (string, error) {
-	programs, err := s.testPrograms()
+// testProgram is a package's test program.
+func (s *session) testProgram(name string) string {
+	return s.program(filepath.Join("tests", name+".test"))
+}
+
+// testsOf is the part that runs a package's tests, as far as their names match.
+func testsOf(name, pattern string) func(context.Context, *session) (string, error) {
+	return func(ctx context.Context, s *session) (string, error) {
+		return s.test(ctx, name, pattern)
+	}
+}
+
+// test runs a package's tests and says how many passed.
+func (s *session) test(ctx context.Context, name, pattern string, settings ...string) (
+	string, error) {
+	// They read files beside their folder.
+	command := append([]string{"env", "-C", s.program("tests")}, settings...)
+	command = append(command, s.testProgram(name), "-test.v", "-test.short", "-test.run", pattern)
+	began := time.Now()
+	text, err := s.output(ctx, "tests-"+name, command...)
+	passed, failed, skipped := count(text)
+	verdict := fmt.Sprintf("%s %s: %d passed, %d failed, %d skipped, %.0f s", name,
+		strings.Join(settings, " "), passed, failed, skipped, time.Since(began).Seconds())
+	fmt.Fprintln(s.out, verdict)
+	if err == nil && passed == 0 {
+		err = fmt.Errorf("%s ran no test", name)
+	}
 	if err != nil {
-		return "", err
+		err = errors.Join(err, failures(text))
 	}
+	return verdict, err
+}
+
+// older runs tests without cuBLAS, and with the PTX that older GPUs are given.
+func older(ctx context.Context, s *session) (string, error) {
 	var said []string
 	var errs []error
-	for _, variant := range []string{"RONDO_CUDA_PTX=", "RONDO_CUDA_BLAS=off", "RONDO_CUDA_PTX=80",
+	for _, setting := range []string{"RONDO_CUDA_BLAS=off", "RONDO_CUDA_PTX=80",
 		"RONDO_CUDA_PTX=70"} {
-		for _, program := range programs {
-			name := strings.TrimSuffix(filepath.Base(program), ".test")
-			began := time.Now()
-			text, err := s.output(ctx, "tests-"+name, "env", variant, program, "-test.v",
-				"-test.short")
-			passed, failed, skipped := count(text)
-			verdict := fmt.Sprintf("%s %s: %d passed, %d failed, %d skipped, %.0f s", name, variant,
-				passed, failed, skipped, time.Since(began).Seconds())
-			fmt.Fprintln(s.out, verdict)
-			said = append(said, verdict)
-			if err == nil && passed == 0 {
-				err = fmt.Errorf("%s: it ran no test", program)
-			}
-			if err != nil {
-				errs = append(errs, err, failures(text))
-			}
-		}
+		verdict, err := s.test(ctx, "cuda", coreTests+"|Layer|Output", setting)
+		said, errs = append(said, verdict), append(errs, err)
 	}
 	return strings.Join(said, "; "), errors.Join(errs...)
+}
+
+// kernelUse says how long the driver compiles the kernels, and what each takes of the GPU.
+func kernelUse(ctx context.Context, s *session) (string, error) {
+	text, err := s.output(ctx, "kernels", s.testProgram("cuda"), "-test.v", "-test.run",
+		"^TestKernelUse$")
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, " compiled in ") || strings.Contains(line, "persistent_") {
+			fmt.Fprintln(s.out, strings.TrimSpace(line))
+		}
+	}
+	if passed, _, _ := count(text); err == nil && passed != 1 {
+		err = errors.New("TestKernelUse did not run")
+	}
+	if err != nil {
+		err = errors.Join(err, failures(text))
+	}
+	return "", err
+}
+
+// recurrences measures a time step of the recurrences beside the planner's estimate.
+func recurrences(ctx context.Context, s *session) (string, error) {
+	text, err := s.output(ctx, "steps", s.testProgram("cuda"), "-test.run", "^$", "-test.bench",
+		"^BenchmarkRecurrence$", "-test.benchtime", "20x")
+	rows := 0
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "Benchmark") && strings.Contains(line, "us/step") {
+			fmt.Fprint(s.out, line)
+			rows++
+		}
+	}
+	if err == nil && rows == 0 {
+		err = errors.New("BenchmarkRecurrence printed no rows")
+	}
+	return fmt.Sprintf("%d rows", rows), err
 }
 
 // count counts whole tests in what `-test.v` prints.
@@ -89,42 +142,40 @@ func failures(text []byte) error {
 	return errors.New(strings.Join(all[:min(len(all), mostFailures)], "\n"))
 }
 
-// sanitizer looks for wrong addresses, races in shared memory and wrong barriers in the kernels,
-// where compute-sanitizer is installed.
-func sanitizer(ctx context.Context, s *session) (string, error) {
-	const tool = "compute-sanitizer"
-	path, err := exec.LookPath(tool)
-	if err != nil {
-		const usual = "/usr/local/cuda/bin/" + tool
-		if _, err := os.Stat(usual); err != nil {
-			return "", fmt.Errorf("%w: no %s here", errSkipped, tool)
-		}
-		path = usual
+// profile has Nsight Compute read the counters of the persistent kernels, of one layer each.
+func profile(ctx context.Context, s *session) (string, error) {
+	path := tool("ncu")
+	if path == "" {
+		return "", fmt.Errorf("%w: no ncu here", errSkipped)
 	}
-	program := s.program(filepath.Join(testFolder, "cuda.test"))
-	checks := []string{"memcheck", "racecheck", "synccheck"}
-	deadline, _ := ctx.Deadline()
-	share := time.Until(deadline) / time.Duration(len(checks))
-	var said []string
-	var errs []error
-	for _, check := range checks {
-		limited, cancel := context.WithTimeout(ctx, share)
-		text, err := s.output(limited, "sanitizer-"+check, path, "--tool", check,
-			"--error-exitcode", "9", program, "-test.v", "-test.short", "-test.run",
-			sanitizedTests)
-		late := limited.Err() != nil
-		cancel()
+	text, err := s.output(ctx, "ncu", path, "--clock-control", "none", "--kernel-name",
+		"regex:persistent_", "--launch-count", "24", "--section", "SpeedOfLight", "--section",
+		"MemoryWorkloadAnalysis", "--section", "WarpStateStats", "--section", "LaunchStats",
+		"--section", "Occupancy", s.testProgram("cuda"), "-test.run", "^$", "-test.bench",
+		"^BenchmarkRecurrence$/persistent", "-test.benchtime", "1x")
+	return fmt.Sprintf("%d kernels", bytes.Count(text, []byte("Section: Launch Statistics"))), err
+}
+
+// sanitizing is the part in which compute-sanitizer looks for wrong addresses (memcheck) or races
+// in shared memory (racecheck) in the kernels.
+func sanitizing(check string) func(context.Context, *session) (string, error) {
+	return func(ctx context.Context, s *session) (string, error) {
+		path := tool("compute-sanitizer")
+		if path == "" {
+			return "", fmt.Errorf("%w: no compute-sanitizer here", errSkipped)
+		}
+		text, err := s.output(ctx, "sanitizer-"+check, path, "--tool", check, "--error-exitcode",
+			"9", s.testProgram("cuda"), "-test.v", "-test.short", "-test.run", sanitizedTests)
+		late := context.Cause(ctx) != nil
 		verdict, found := sanitized(check, text, late)
-		fmt.Fprintln(s.out, verdict)
-		said = append(said, verdict)
-		switch {
-		case found:
-			errs = append(errs, fmt.Errorf("%s: %w", verdict, err))
-		case err != nil && !late:
-			errs = append(errs, err)
+		if found {
+			return verdict, fmt.Errorf("%s: %w", verdict, err)
 		}
+		if late {
+			err = nil
+		}
+		return verdict, err
 	}
-	return strings.Join(said, "; "), errors.Join(errs...)
 }
 
 // sanitizedTests are those whose shapes are small; what the tool slows down tenfold must end.
@@ -145,14 +196,20 @@ func sanitized(check string, text []byte, late bool) (verdict string, found bool
 	return verdict, len(errs) > 0
 }
 
+// textFile is the packed text that the textbook's models are trained on.
+const textFile = "text.txt"
+
 // textbook trains the textbook's models, two workers on one GPU, and holds them against its limits.
 func textbook(ctx context.Context, s *session) (string, error) {
-	if s.Text == "" {
-		return "", fmt.Errorf("%w: -text names no text", errSkipped)
+	if _, err := os.Stat(s.program(textFile)); err != nil {
+		return "", fmt.Errorf("%w: scripts/gpu.sh was given no text in RONDO_GPU_TEXT", errSkipped)
+	}
+	if s.Emulated {
+		return "", fmt.Errorf("%w: 500 epochs take the emulated driver too long", errSkipped)
 	}
 	for _, precision := range []string{"fp32", "bf16"} {
 		text, err := s.output(ctx, "textbook-"+precision, s.program("textbook"), "-rondo",
-			s.program("rondo"), "-precision", precision, s.Text, "--device", "cuda:0")
+			s.program("rondo"), "-precision", precision, s.program(textFile), "--device", "cuda:0")
 		fmt.Fprintf(s.out, "%s\n%s", precision, text)
 		if err != nil {
 			return "", err

@@ -49,6 +49,14 @@ func (c curve) String() string {
 // jobSteps is long enough for a wrong gradient to show, and short enough for rounding not to.
 const jobSteps = 120
 
+// steps is how many a job takes.
+func (s *session) steps() int {
+	if s.Emulated {
+		return jobSteps / 6
+	}
+	return jobSteps
+}
+
 // Tolerances of Farthest. Rounding differs in every sum; in halves and tf32 it is of the operands,
 // 2^-9 to 2^-11, of hundreds of products whose errors cancel in part.
 const (
@@ -57,37 +65,81 @@ const (
 )
 
 // jobFlags are what all jobs share.
-func jobFlags(cell string) []string {
-	return strings.Fields("--json --workers 2 --hidden 128 --batch 16 --bptt 32 --embed 0 " +
-		"--layers 1 --dropout 0 --lr-schedule constant --validation-fraction 0 " +
-		"--optimizer sgd --lr 1 --clip 1 --seed 7 --resume never --sample-tokens 0 " +
-		"--check-every 10 --checkpoint-dir none --dashboard off --steps " +
-		strconv.Itoa(jobSteps) + " --cell " + cell)
+func (s *session) jobFlags(cell string) []string {
+	sizes := "--hidden 128 --batch 16 --bptt 32 "
+	if s.Emulated {
+		sizes = "--hidden 16 --batch 4 --bptt 8 "
+	}
+	return strings.Fields("--json --workers 2 " + sizes + "--embed 0 --layers 1 --dropout 0 " +
+		"--lr-schedule constant --validation-fraction 0 --optimizer sgd --lr 1 --clip 1 " +
+		"--seed 7 --resume never --sample-tokens 0 --check-every 10 --checkpoint-dir none " +
+		"--dashboard off --steps " + strconv.Itoa(s.steps()) + " --cell " + cell)
 }
 
-// trainings trains jobs of two workers on the CPU, on one GPU that both share, and on one of each,
-// and compares their losses step by step.
-func trainings(ctx context.Context, s *session) (string, error) {
-	var errs []error
-	for _, cell := range []string{"lstm", "gru"} {
-		reference, err := s.job(ctx, "cpu "+cell, jobFlags(cell), "--device", "cpu")
-		if err != nil {
-			return "", err
-		}
-		s.results.Curves = append(s.results.Curves, reference)
-		precisions := []string{"fp32", "tf32", "bf16", "fp16"}
-		if cell != "lstm" {
-			precisions = precisions[:1]
-		}
-		for _, precision := range precisions {
-			c, err := s.job(ctx, "gpu "+cell+" "+precision, jobFlags(cell), "--device", "cuda:0",
-				"--precision", precision)
-			errs = append(errs, err, s.compare(c, reference, err))
-		}
+// pair trains a job of two workers that share the GPU, and compares its losses with the CPU's.
+func pair(ctx context.Context, s *session) (string, error) {
+	err := s.beside(ctx, "lstm", "fp32", "bf16")
+	return fmt.Sprintf("%d jobs of %d steps", len(s.results.Curves), s.steps()), err
+}
+
+// curves trains jobs of two workers on the CPU, on one GPU that both share, and on one of each, and
+// compares their losses step by step.
+func curves(ctx context.Context, s *session) (string, error) {
+	errs := []error{s.beside(ctx, "lstm", "fp32", "tf32", "bf16", "fp16"),
+		s.beside(ctx, "gru", "fp32")}
+	if len(s.results.Curves) == 0 {
+		return "", errors.Join(errs...)
 	}
 	c, err := s.mixed(ctx)
 	errs = append(errs, err, s.compare(c, s.results.Curves[0], err))
-	return fmt.Sprintf("%d jobs of %d steps", len(s.results.Curves), jobSteps), errors.Join(errs...)
+	return fmt.Sprintf("%d jobs of %d steps", len(s.results.Curves), s.steps()),
+		errors.Join(errs...)
+}
+
+// beside trains a cell on the CPU, and on the GPU in these precisions.
+func (s *session) beside(ctx context.Context, cell string, precisions ...string) error {
+	reference, err := s.job(ctx, "cpu "+cell, s.jobFlags(cell), "--device", "cpu")
+	if err != nil {
+		return err
+	}
+	s.results.Curves = append(s.results.Curves, reference)
+	var errs []error
+	for _, precision := range precisions {
+		c, err := s.job(ctx, "gpu "+cell+" "+precision, s.jobFlags(cell), "--device", "cuda:0",
+			"--precision", precision)
+		errs = append(errs, err, s.compare(c, reference, err))
+	}
+	return errors.Join(errs...)
+}
+
+// kill kills a worker on the GPU with SIGKILL and says how long the job stood still: another worker
+// starts, has its GPU ready, and is given the state.
+func kill(ctx context.Context, s *session) (string, error) {
+	steps := s.steps()
+	command := append([]string{s.program("rondo"), "train"}, s.jobFlags("lstm")...)
+	command = append(command, "--device", "cuda:0", "--chunk-timeout", "5s", "--inject",
+		fmt.Sprintf("kill rank=1 step=%d phase=all-gather", steps/2))
+	var text timed
+	err := s.into(ctx, &text, "kill", command...)
+	lines := text.lines
+	events, err := decode[event](&text, err)
+	if err != nil {
+		return "", err
+	}
+	longest, last, taken := time.Duration(0), time.Time{}, int64(0)
+	for i, e := range events {
+		if e.Event != "step" || i >= len(lines) {
+			continue
+		}
+		if !last.IsZero() {
+			longest = max(longest, lines[i].Sub(last))
+		}
+		last, taken = lines[i], e.Step
+	}
+	if taken != int64(steps) {
+		return "", fmt.Errorf("the last step is %d, want %d", taken, steps)
+	}
+	return fmt.Sprintf("the longest time between two steps, with the kill: %v", longest), nil
 }
 
 // compare notes a curve, and says if it is too far from the CPU's.
@@ -138,8 +190,8 @@ func (s *session) job(ctx context.Context, name string, flags []string, more ...
 	events, err := objects[event](ctx, s, "train-"+strings.ReplaceAll(name, " ", "-"),
 		append(command, more...)...)
 	c := read(name, events)
-	if err == nil && len(c.Losses) != jobSteps {
-		err = fmt.Errorf("%s: %d steps, want %d", name, len(c.Losses), jobSteps)
+	if err == nil && len(c.Losses) != s.steps() {
+		err = fmt.Errorf("%s: %d steps, want %d", name, len(c.Losses), s.steps())
 	}
 	return c, err
 }
@@ -196,6 +248,6 @@ func (s *session) mixed(ctx context.Context) (curve, error) {
 		filepath.Join(folder, "a"))
 	beside("train-mixed-worker", s.program("rondo"), "worker", "--etcd", endpoint, "--job", "mixed",
 		"--device", "cuda:0", "--listen", "127.0.0.1:0")
-	return s.job(ctx, name, jobFlags("lstm"), "--device", "cpu", "--job", "mixed", "--etcd",
+	return s.job(ctx, name, s.jobFlags("lstm"), "--device", "cpu", "--job", "mixed", "--etcd",
 		endpoint, "--local-workers", "1")
 }

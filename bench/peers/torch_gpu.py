@@ -1,8 +1,9 @@
 """PyTorch with cuDNN at Rondo's work on a GPU: how many tokens a second one process trains on.
 
-The job is torch_lm.py's, with the model and its inputs on the GPU. Every --dtype is measured in
-every --mode, in windows that end when the GPU has done their steps, and printed as one JSON object
-a line: its rates, or the reason why there are none.
+The job is torch_lm.py's, with the model and its inputs on the GPU. Every shape and --dtype is
+measured in every --mode, in windows that end when the GPU has done their steps, and printed as one
+JSON object a line: its rates, or the reason why there are none. The modes are in the outermost
+loop: whoever stops this early has the first modes of all shapes.
 
 Types: float32, and tf32, which lets float32 products round their operands; bfloat16 and float16
 under autocast, with float32 weights; and -weights, where all of the model is of half precision,
@@ -12,6 +13,7 @@ CUDA graph; compile, torch.compile of the model. No value is read between steps.
 """
 
 import argparse
+import itertools
 import json
 import math
 import statistics
@@ -26,20 +28,32 @@ DTYPES = ["float32", "tf32", "bfloat16", "bfloat16-weights", "float16", "float16
 MODES = ["eager", "graph", "compile"]
 
 
+CELLS = ["rnn", "rnn-relu", "gru", "lstm"]
+SIZES = ["hidden", "layers", "batch", "bptt", "vocab", "embed"]
+
+
+def shapes(text):
+    """A namespace for each shape, which also has its text."""
+    found = []
+    for shape in text.split(","):
+        cell, *sizes = shape.split(":")
+        if cell not in CELLS or len(sizes) != len(SIZES):
+            raise argparse.ArgumentTypeError(f"{shape!r} is not cell:H:L:B:T:V:E")
+        named = dict(zip(SIZES, map(int, sizes)))
+        found.append(argparse.Namespace(shape=shape, cell=cell, **named))
+    return found
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cell", choices=["rnn", "rnn-relu", "gru", "lstm"], default="lstm")
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=1)
-    parser.add_argument("--embed", type=int, default=0, help="0: one-hot input")
-    parser.add_argument("--vocab", type=int, default=28)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--bptt", type=int, default=35)
+    parser.add_argument("--shapes", type=shapes, default=shapes("lstm:256:1:32:35:28:0"),
+                        help="cell:H:L:B:T:V:E, by commas; E 0: one-hot input")
     parser.add_argument("--dtype", type=words(*DTYPES), default=DTYPES, help="by commas")
     parser.add_argument("--mode", type=words(*MODES), default=MODES, help="by commas")
     parser.add_argument("--seconds", type=float, default=1, help="length of a window")
     parser.add_argument("--windows", type=int, default=3, help="the median of these is reported")
     parser.add_argument("--device", default="cuda", help="cpu: only to try this script")
+    parser.add_argument("--versions", action="store_true", help="print them, and measure nothing")
     return parser.parse_args()
 
 
@@ -148,18 +162,26 @@ def rates(o, dtype, mode):
     return windows
 
 
+def versions():
+    return {"torch": torch.__version__, "cuda": torch.version.cuda or "",
+            "cudnn": torch.backends.cudnn.version() or 0, "gpu": torch.cuda.is_available()}
+
+
 def main():
     o = options()
-    for dtype in o.dtype:
-        for mode in o.mode:
-            row = {"peer": "torch " + torch.__version__, "dtype": dtype, "mode": mode}
-            try:
-                row["windows"] = rates(o, dtype, mode)
-                row["tokens_per_second"] = statistics.median(row["windows"])
-            except Exception as failure:  # a setting that fails must not end the others
-                lines = str(failure).strip().splitlines() or [""]
-                row["failed"] = f"{type(failure).__name__}: {lines[0]}"
-            print(json.dumps(row), flush=True)
+    if o.versions:
+        print(json.dumps(versions()))
+        return
+    for mode, shape, dtype in itertools.product(o.mode, o.shapes, o.dtype):
+        row = {"peer": "torch " + torch.__version__, "shape": shape.shape, "dtype": dtype,
+               "mode": mode}
+        try:
+            row["windows"] = rates(argparse.Namespace(**{**vars(o), **vars(shape)}), dtype, mode)
+            row["tokens_per_second"] = statistics.median(row["windows"])
+        except Exception as failure:  # a setting that fails must not end the others
+            lines = str(failure).strip().splitlines() or [""]
+            row["failed"] = f"{type(failure).__name__}: {lines[0]}"
+        print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -45,6 +46,8 @@ type devices struct {
 	GPUs []job.GPU `json:"gpus"`
 	// NCCL is the library's version, or the reason why there is none.
 	NCCL string `json:"nccl,omitempty"`
+	// NCCLLibrary is the file of NCCL.
+	NCCLLibrary string `json:"nccl_library,omitempty"`
 	// Reason says why there are no GPUs, if that is known.
 	Reason string `json:"reason,omitempty"`
 }
@@ -76,7 +79,7 @@ func findDevices() (devices, error) {
 		found.Reason = "NVIDIA's driver shows none to this process (see nvidia-smi, and " +
 			"CUDA_VISIBLE_DEVICES)"
 	default:
-		if found.NCCL, err = job.NCCL(); err != nil {
+		if found.NCCL, found.NCCLLibrary, err = job.NCCL(); err != nil {
 			found.NCCL = fmt.Sprintf("not found: %v", err)
 		}
 	}
@@ -102,12 +105,20 @@ func (d devices) print(out io.Writer) error {
 		return err
 	}
 	for _, g := range d.GPUs {
-		if g.Problem != "" {
+		switch {
+		case g.Problem != "":
 			fmt.Fprintf(out, "cuda:%d cannot be used: %s\n", g.Index, g.Problem)
+		case g.CUBLAS:
+			fmt.Fprintf(out, "cuda:%d multiplies with %s\n", g.Index, g.Library)
+		default:
+			fmt.Fprintf(out, "cuda:%d has no cuBLAS: layers of hidden 1024 are slower by about "+
+				"40%%; install it (pip install nvidia-cublas), or name its folder in "+
+				"LD_LIBRARY_PATH\n", g.Index)
 		}
 	}
 	if d.NCCL != "" {
-		fmt.Fprintln(out, "NCCL, which sums between GPUs of a host:", d.NCCL)
+		fmt.Fprintln(out, strings.TrimSpace("NCCL, which sums between GPUs of a host: "+d.NCCL+
+			" "+d.NCCLLibrary))
 	}
 	if d.Reason != "" {
 		fmt.Fprintln(out, "no GPUs:", d.Reason)

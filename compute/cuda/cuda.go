@@ -18,9 +18,6 @@ const (
 	blasEnvironment = "RONDO_CUDA_BLAS"
 )
 
-// patience is how long a wait for the device lasts before it counts as hanging.
-const patience = 5 * time.Minute
-
 // blasBytes is cuBLAS's workspace: what NVIDIA recommends for the GPUs that want most.
 const blasBytes = 32 << 20
 
@@ -84,6 +81,9 @@ type Device struct {
 	owed        bool    // a result or a Replay was asked for, and nothing waited for since
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 	broken      bool    // the device has failed for good: it is asked for nothing any more
+	// patience is how long a wait for the device lasts before it counts as hanging.
+	patience time.Duration
+	watch    []byte // where persistent kernels report a wait without end; nil: they need not
 }
 
 var _ compute.Recorder = (*Device)(nil)
@@ -108,6 +108,9 @@ func New(c Config) (_ *Device, err error) {
 	d := &Device{config: c, info: info, memory: newMemory(),
 		recordings: map[*recording]struct{}{}, groups: map[*ncclGroup]struct{}{}}
 	d.name = d.title("")
+	if d.patience, err = readPatience(); err != nil {
+		return nil, err
+	}
 	if d.kernels, err = newKernelTable(info.Major, info.Minor); err != nil {
 		return nil, fmt.Errorf("cuda: %s: %w", d.name, err)
 	}
@@ -176,6 +179,9 @@ func (d *Device) start() (err error) {
 	for range ferrySlots {
 		d.ferry = append(d.ferry, d.newSlot(ferryBytes))
 	}
+	if err := d.openWatch(); err != nil {
+		return err
+	}
 	return d.openBLAS()
 }
 
@@ -211,8 +217,13 @@ func (d *Device) title(lacks string) string {
 // where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
 func (d *Device) Name() string { return d.name }
 
-// CUBLAS says whether cuBLAS is there, for large products.
-func (d *Device) CUBLAS() bool { return d.blas != nil }
+// CUBLAS is the file of cuBLAS, which computes large products; empty where there is none.
+func (d *Device) CUBLAS() string {
+	if d.blas == nil {
+		return ""
+	}
+	return d.blas.Library()
+}
 
 // Info describes the GPU, with what was free when it was opened.
 func (d *Device) Info() Info { return d.info }
@@ -238,14 +249,14 @@ func (d *Device) check(doing string, err error) {
 		panic(&unrecordable{fmt.Errorf("%s: %w", doing, err)})
 	}
 	d.broken = d.broken || driver.Broken(err)
-	panic(&compute.DeviceError{Device: d.name, Doing: doing, Err: err})
+	panic(&compute.DeviceError{Device: d.name, Doing: doing, Err: d.withReport(err)})
 }
 
 // wait waits for all that was enqueued.
 func (d *Device) wait(doing string) {
 	d.notRecording(doing)
 	d.check(doing, d.fence.Record(d.stream))
-	d.check(doing, d.fence.Wait(patience))
+	d.check(doing, d.fence.Wait(d.patience))
 	d.owed = false
 }
 
@@ -305,6 +316,10 @@ func (d *Device) close() (err error) {
 	d.closeAside()
 	d.closeMemory()
 	d.check("closing", d.kernels.close())
+	if d.watch != nil {
+		d.check("closing", d.context.FreeHost(d.watch))
+		d.watch = nil
+	}
 	if d.fence != nil {
 		d.check("closing", d.fence.Close())
 	}

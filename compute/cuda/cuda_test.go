@@ -66,6 +66,9 @@ func TestName(t *testing.T) {
 	if d.blas == nil {
 		lacks = "; no cuBLAS"
 	}
+	if (d.CUBLAS() == "") != (d.blas == nil) {
+		t.Errorf("cuBLAS %+v is in %q", d.blas, d.CUBLAS())
+	}
 	if want := "cuda:0 " + i.Name + " (bf16" + lacks + ")"; d.Name() != want {
 		t.Errorf("name %q, want %q", d.Name(), want)
 	}
@@ -91,6 +94,10 @@ func TestConfig(t *testing.T) {
 		{Config{}, ptxEnvironment, "61", "6.1 is too old"},
 		{Config{}, ptxEnvironment, "999", "not above cuda:0's"},
 		{Config{}, ptxEnvironment, "new", "give an architecture"},
+		{Config{}, patienceEnvironment, "20", patienceEnvironment + ` is "20": give a duration`},
+		{Config{}, patienceEnvironment, "-1s", "give a duration of 24h0m0s at most"},
+		{Config{}, spinsEnvironment, "many", spinsEnvironment + ` is "many": give a number`},
+		{Config{}, kernelsEnvironment, "/nowhere", "no NAME.ptx of a module"},
 		{Config{}, blasEnvironment, "on", blasEnvironment + ` is "on": give off`},
 	} {
 		t.Run(c.want, func(t *testing.T) {

@@ -31,10 +31,12 @@
 //
 // Norm, clipping and update have the same bits on every device, so CPUs and GPUs may share a ring.
 //
-// A wait that takes five minutes is a GPU that hangs: it ends in a *compute.DeviceError.
+// A wait that takes five minutes, or what RONDO_CUDA_PATIENCE says, is a GPU that hangs: it ends in
+// a *compute.DeviceError. Which block of a persistent kernel hangs is found out with a debug build
+// of the kernels (watch.go).
 //
-// The package knows shapes and numbers only: no graph, no model, no files. It may import compute
-// and its own parts: kernels, driver, and what driver needs, libcuda.
+// The package knows shapes and numbers only: no graph, no model, no files but a debug
+// build's. It may import compute and its own parts: kernels, driver, and, as driver does, libcuda.
 //
 // To build it takes a C compiler and CUDA's cuda.h, and no library of NVIDIA's: go build -tags cuda
 // in the environment that scripts/cuda.sh prints. The binary runs on machines without a GPU, or

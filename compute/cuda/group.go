@@ -16,14 +16,15 @@ import (
 
 var _ compute.Grouper = (*Device)(nil)
 
-// NCCLVersion is that of the NCCL that this process would sum with; the error is why there is none.
-func NCCLVersion() (string, error) {
+// NCCL is the version of the NCCL that this process would sum with, and the file that it is in; the
+// error is why there is none.
+func NCCL() (version, library string, err error) {
 	n, err := driver.OpenNCCL()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer n.Close()
-	return n.Version(), nil
+	return n.Version(), n.Library(), nil
 }
 
 // openNCCL opens NCCL, when it is first needed.
@@ -147,7 +148,7 @@ func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		limit := patience
+		limit := d.patience
 		if deadline, ok := ctx.Deadline(); ok {
 			limit += max(0, time.Until(deadline))
 		}

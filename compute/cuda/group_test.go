@@ -46,7 +46,7 @@ func TestGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if version, err := NCCLVersion(); err != nil {
+	if version, _, err := NCCL(); err != nil {
 		t.Skipf("no NCCL: %v", err)
 	} else {
 		t.Logf("NCCL %s, %d GPUs", version, len(all))
@@ -277,10 +277,13 @@ func TestWithoutNCCL(t *testing.T) {
 	if child(t) {
 		d := newGPU(t, compute.FP32)
 		_, err := d.Peer()
-		version, unable := NCCLVersion()
+		version, library, unable := NCCL()
 		if _, idless := d.NewGroupID(); (err == nil) != (idless == nil) ||
 			(err == nil) != (unable == nil) {
 			t.Errorf("%v, but %v and %v", err, idless, unable)
+		}
+		if (err == nil) != strings.HasSuffix(library, "/libnccl.so.2") {
+			t.Errorf("%v, but it is opened from %q", err, library)
 		}
 		t.Logf("NCCL %q: %v", version, err)
 		return

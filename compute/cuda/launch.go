@@ -37,6 +37,9 @@ func newKernelTable(major, minor int) (kernelTable, error) {
 	if err != nil {
 		return k, err
 	}
+	if err := otherKernels(all); err != nil {
+		return k, err
+	}
 	for i, m := range all {
 		k.modules = append(k.modules, kernelModule{Module: m})
 		for line := range strings.Lines(m.PTX) {
@@ -96,6 +99,13 @@ func across(blocks, threads int) launch {
 // launch enqueues a kernel. The arguments are of the kernel's parameters, in order: addresses as
 // unsafe.Pointer or []float32, and numbers as int32, uint32, int64, uint64 or float32.
 func (d *Device) launch(kernel string, l launch, arguments ...any) {
+	if err := d.tryLaunch(kernel, l, arguments...); err != nil {
+		d.refused("kernel "+kernel, 0, err)
+	}
+}
+
+// tryLaunch is launch for whoever can do without.
+func (d *Device) tryLaunch(kernel string, l launch, arguments ...any) error {
 	k := d.kernel(kernel)
 	if l.grid[0] < 1 || l.block[0] < 1 || len(arguments) > maxArguments {
 		panic(fmt.Sprintf("cuda: %s: %v blocks of %v threads, %d arguments", kernel, l.grid,
@@ -107,9 +117,7 @@ func (d *Device) launch(kernel string, l launch, arguments ...any) {
 	}
 	t.next = driver.Launch{Grid: whole(l.grid), Block: whole(l.block), Shared: l.shared,
 		Cooperative: l.cooperative, Values: t.values[:len(arguments)]}
-	if err := d.stream.Launch(k, &t.next); err != nil {
-		d.refused("kernel "+kernel, 0, err)
-	}
+	return d.stream.Launch(k, &t.next)
 }
 
 // whole is a launch's extent with what was left out.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"testing"
 
+	"rondo/compute/cuda/driver"
 	"rondo/compute/cuda/emulator"
 )
 
@@ -21,6 +22,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Fprintf(os.Stderr, "on %s\n", devices[0].Name)
+		// A GPU takes tenths of a second to make a context. The tests' Devices share this one.
+		if _, err := driver.Open(0); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }

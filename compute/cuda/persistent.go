@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"rondo/compute"
+	"rondo/compute/cuda/driver"
 )
 
 // persistent is the recurrence in one launch a pass, of kernels/persistent*.cu: W_hh stays on chip
@@ -26,6 +27,12 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 	l, need := d.layOutPersistent(s, inference)
 	if l == nil || d.growScratch(need) != nil { // now, for nothing is allocated later
 		return nil
+	}
+	if l.there != nil && !l.resident(l.there, d.forward(), false) {
+		l.there = nil
+	}
+	if l.back != nil && !l.resident(l.back, d.backward(), true) {
+		l.back = nil
 	}
 	if !l.whole(inference) {
 		l.byProducts()
@@ -86,10 +93,29 @@ func (l *persistent) empty(p *persistentPlan, exchange unsafe.Pointer) {
 		l.device.stream.Zero(exchange, int64(p.exchange(l.T))))
 }
 
-func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args ...any) {
-	l.device.launch(persistentKernel(p, o, backward), launch{
+// launch returns false where the driver finds that the blocks cannot all be resident at once, which
+// would have them wait for each other for ever: nothing was launched.
+func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args ...any) bool {
+	name := persistentKernel(p, o, backward)
+	err := l.device.tryLaunch(name, launch{
 		grid: [3]int{p.slices, p.groups, 1}, block: [3]int{persistentThreads, 1, 1},
 		shared: p.shared, cooperative: true}, args...)
+	if driver.TooManyBlocks(err) {
+		return false
+	}
+	if err != nil {
+		l.device.refused("kernel "+name, 0, err)
+	}
+	return true
+}
+
+// resident says whether a multiprocessor can have a block of a plan. A compiler of another version
+// may have taken more registers than a block can have.
+func (l *persistent) resident(p *persistentPlan, o operands, backward bool) bool {
+	k := l.device.kernel(persistentKernel(p, o, backward))
+	blocks, err := k.Resident(persistentThreads, p.shared)
+	l.device.check("asking for the blocks of a recurrent kernel", err)
+	return blocks*l.device.multiprocessors() >= p.slices*p.groups
 }
 
 func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
@@ -100,8 +126,13 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 	}
 	exchange := l.device.scratch(p.exchange(l.T))
 	l.empty(p, exchange)
-	l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h, exchange,
-		int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.units), int32(p.passes))
+	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
+		exchange, l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
+		int32(p.units), int32(p.passes))
+	if !launched {
+		l.there = nil
+		l.forward(hh, biasHH, t)
+	}
 }
 
 func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
@@ -113,7 +144,11 @@ func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t t
 	carry := l.device.scratch(l.carryBytes() + p.exchange(l.T))
 	exchange := unsafe.Add(carry, l.carryBytes())
 	l.empty(p, exchange)
-	l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h, dstate.c, t.act,
-		t.cell, t.q, t.h, carry, exchange, int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
-		int32(p.passes))
+	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
+		dstate.c, t.act, t.cell, t.q, t.h, carry, exchange, l.device.watchAt(), int32(l.Cell),
+		int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
+	if !launched {
+		l.back = nil
+		l.backward(hh, dy, dout, dstate, t)
+	}
 }

@@ -5,19 +5,34 @@ package cuda
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"rondo/compute"
+	"rondo/compute/cuda/emulator"
 )
 
 // persistentCells are those that a persistent loop has.
 func persistentCells() []compute.Cell {
 	lacks := func(c compute.Cell) bool { return !hasPersistent(c) }
 	return slices.DeleteFunc(compute.Cells(), lacks)
+}
+
+// persistentPrecisions are those for which the GPU has persistent loops: all, from 8.0 on.
+func persistentPrecisions(t *testing.T) map[compute.Precision]agreement {
+	all := agreements()
+	if newGPU(t, compute.FP32).major() < 8 {
+		maps.DeleteFunc(all, func(p compute.Precision, _ agreement) bool {
+			return p != compute.FP32
+		})
+	}
+	return all
 }
 
 // overPersistent makes layers over the recurrence in one launch.
@@ -53,7 +68,7 @@ func persistentProblems(random *rand.Rand) []*recurrentProblem {
 
 // TestPersistent holds the persistent loops against compute/cpu.
 func TestPersistent(t *testing.T) {
-	for p, a := range agreements() {
+	for p, a := range persistentPrecisions(t) {
 		t.Run(p.String(), func(t *testing.T) {
 			d, problems := newGPU(t, p), persistentProblems(rand.New(rand.NewPCG(1, 2)))
 			if a.of != p { // sums that are rounded otherwise: some are on relu's other side
@@ -68,7 +83,7 @@ func TestPersistent(t *testing.T) {
 
 // TestPersistentSteps holds them against a product a step, which rounds the same operands.
 func TestPersistentSteps(t *testing.T) {
-	for p := range agreements() {
+	for p := range persistentPrecisions(t) {
 		t.Run(p.String(), func(t *testing.T) {
 			d, random := newGPU(t, p), rand.New(rand.NewPCG(3, 4))
 			for _, problem := range persistentProblems(random) {
@@ -100,7 +115,7 @@ func sameAsSteps(t *testing.T, d *Device, p *recurrentProblem, newLayer newLayer
 // in shared memory, whatever the plan would have chosen.
 func TestPersistentKernels(t *testing.T) {
 	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 17, D: 3, H: 80}
-	for p := range agreements() {
+	for p := range persistentPrecisions(t) {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
 		for _, k := range persistentKernels(d.backward(), true) {
 			for _, h := range []int{s.H, 288} { // the latter for rows of more than the registers
@@ -137,7 +152,11 @@ func TestPersistentHalf(t *testing.T) {
 
 // TestPersistentUnaligned has W_hh begin where no float4 does, as within a model's parameters.
 func TestPersistentUnaligned(t *testing.T) {
-	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(15, 16))
+	precision := compute.FP32
+	if _, ok := persistentPrecisions(t)[compute.BF16]; ok {
+		precision = compute.BF16
+	}
+	d, random := newGPU(t, precision), rand.New(rand.NewPCG(15, 16))
 	p := newRecurrentProblem(compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 2, D: 3, H: 32},
 		true, random)
 	m, l := newLayerMemory(d, p), overPersistent(t, d)(p.RecurrentShape, false)
@@ -163,6 +182,9 @@ func TestPersistentUnaligned(t *testing.T) {
 // TestPersistentWide has the states of 256 units, of which the emulated GPU holds 16 a block.
 func TestPersistentWide(t *testing.T) {
 	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(7, 8))
+	if d.major() < 8 {
+		t.Skip("below 8.0 a block has too few units of float32")
+	}
 	for _, cell := range []compute.Cell{compute.LSTM, compute.GRU} {
 		sameAsSteps(t, d, newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 3, B: 20, D: 3,
 			H: 256}, false, random), overPersistent(t, d))
@@ -171,7 +193,7 @@ func TestPersistentWide(t *testing.T) {
 
 // TestPersistentAgain wants the same bits of a second run.
 func TestPersistentAgain(t *testing.T) {
-	for p := range agreements() {
+	for p := range persistentPrecisions(t) {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(9, 10))
 		for _, cell := range persistentCells() {
 			problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 5, B: 20, D: 4,
@@ -189,7 +211,7 @@ func TestPersistentAgain(t *testing.T) {
 // TestPersistentNaN wants a segment with weights that are no numbers to come to its end, and with a
 // state of which every bit is set, which the exchange could not tell from nothing written.
 func TestPersistentNaN(t *testing.T) {
-	for p := range agreements() {
+	for p := range persistentPrecisions(t) {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(11, 12))
 		for _, cell := range persistentCells() {
 			problem := newRecurrentProblem(compute.RecurrentShape{Cell: cell, T: 4, B: 2, D: 3,
@@ -213,7 +235,8 @@ func TestPersistentNaN(t *testing.T) {
 // step computes it. What the tape lacks is an error all the same.
 func TestPersistentWithoutRoom(t *testing.T) {
 	if !child(t) {
-		output, err := inChild(t, fmt.Sprintf("RONDO_EMULATOR_MEMORY=%d", 36<<20))
+		output, err := inChild(t, fmt.Sprintf("RONDO_EMULATOR_MEMORY=%d", 36<<20),
+			blasEnvironment+"=") // whose workspace takes the most of it
 		if err != nil {
 			t.Errorf("%v: %s", err, output)
 		}
@@ -250,5 +273,88 @@ func TestPersistentWithoutRoom(t *testing.T) {
 	lack, ok := errors.AsType[*compute.MemoryError](failureOf(func() { d.NewRecurrent(s, false) }))
 	if !ok || !strings.HasPrefix(lack.What, "a workspace of ") {
 		t.Errorf("%+v: %v", s, lack)
+	}
+}
+
+// TestBoundedSpins lets no persistent kernel wait: the error names the block that would have, and
+// what for.
+func TestBoundedSpins(t *testing.T) {
+	if !child(t) {
+		if output, err := inChild(t, spinsEnvironment+"=0"); err != nil {
+			t.Errorf("%v: %s", err, output)
+		}
+		return
+	}
+	if !emulator.Running() {
+		t.Skip("the committed kernels do not count: scripts/kernels.sh debug makes those that do")
+	}
+	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(19, 20))
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 9, B: 1, D: 5, H: 40}
+	err := failureOf(func() {
+		newRecurrentProblem(s, true, random).results(d, overPersistent(t, d))
+	})
+	var x, y, looks, column, step int
+	text := ""
+	if err != nil {
+		_, text, _ = strings.Cut(err.Error(), "a persistent kernel's ")
+	}
+	n, parsed := fmt.Sscanf(text, "block (%d, %d) looked %d times for column %d of step %d:", &x,
+		&y, &looks, &column, &step)
+	if n != 5 || x < 0 || x > 7 || y != 0 || looks != 0 || step < 0 || step > 9 || column > 9 {
+		t.Errorf("%v: %v", err, parsed)
+	}
+}
+
+// TestOtherKernels takes a module from the folder that the environment names.
+func TestOtherKernels(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	module := d.kernels.modules[d.kernels.of["flat_scale"]]
+	folder := t.TempDir()
+	const mark = "// another build\n"
+	err := os.WriteFile(filepath.Join(folder, "flat.ptx"), []byte(module.PTX+mark), 0o666)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(kernelsEnvironment, folder)
+	d = newGPU(t, compute.FP32)
+	for _, m := range d.kernels.modules {
+		if strings.HasSuffix(m.PTX, mark) != (m.Name == "flat") {
+			t.Errorf("%s is not the one to be taken", m.Name)
+		}
+	}
+	x := d.Alloc(100)
+	d.Upload(x, numbers(100, 1))
+	scale(d, x, 1)
+	expect(t, "by another module", d, x, numbers(100, 1))
+}
+
+// TestPersistentTooLarge has plans of more blocks than the GPU has room for, as where the GPU is
+// shared: the driver refuses them, and a product a step computes the layer.
+func TestPersistentTooLarge(t *testing.T) {
+	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(21, 22))
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 40}
+	var made []*persistent
+	sameAsSteps(t, d, newRecurrentProblem(s, true, random),
+		func(s compute.RecurrentShape, inference bool) compute.Recurrent {
+			return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+				inference bool) loop {
+				l := newPersistent(d, s, inference).(*persistent)
+				if l.there.groups = 1 << 15; l.resident(l.there, d.forward(), false) {
+					t.Fatalf("there is room for %+v", l.there)
+				}
+				if l.back != nil {
+					l.back.groups = 1 << 15
+				}
+				made = append(made, l)
+				return l
+			})
+		})
+	for _, l := range made {
+		if l.there != nil || l.back != nil || l.steps == nil {
+			t.Errorf("plans %+v and %+v, steps %v", l.there, l.back, l.steps)
+		}
+	}
+	if len(made) != 2 { // for training and for inference
+		t.Errorf("%d layers", len(made))
 	}
 }

@@ -92,7 +92,7 @@ func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 	d.check(doing, done.Record(a.stream))
 	return func() {
 		if done != nil {
-			d.check(doing, done.Wait(patience))
+			d.check(doing, done.Wait(d.patience))
 			a.idle, done = append(a.idle, done), nil
 		}
 	}

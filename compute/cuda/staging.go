@@ -66,7 +66,7 @@ func (d *Device) mark(doing string, s *slot) {
 // ready waits until the slot's memory is the host's again.
 func (d *Device) ready(doing string, s *slot) {
 	if s.busy {
-		d.check(doing, s.copied.Wait(patience))
+		d.check(doing, s.copied.Wait(d.patience))
 		s.busy = false
 	}
 }

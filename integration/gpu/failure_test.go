@@ -4,6 +4,8 @@ package gpu
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -71,5 +73,31 @@ func TestReplacement(t *testing.T) {
 	}
 	if n := len(got.events(t, "worker")); n < 4 {
 		t.Errorf("%d workers were in rings, want two and, after the death, two again", n)
+	}
+}
+
+// A GPU that fails ends its worker with the reason. The worker is started again, because only a new
+// process can use the GPU, and the job goes on as if nothing had been.
+func TestBrokenGPU(t *testing.T) {
+	emulated(t)
+	file := filepath.Join(t.TempDir(), "breaks")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--workers", "2", "--steps", "20", "--chunk-timeout", "5s"}
+	want := run(t, nil, "rondo", tiny(append(flags, "--device", "cpu")...)...).losses(t)
+	got := run(t, []string{"RONDO_EMULATOR_BREAKS=" + file, "RONDO_EMULATOR_KERNELS=100"}, "rondo",
+		tiny(append(flags, "--device", "cuda", "--check-every", "1")...)...)
+	if _, err := os.Stat(file); err == nil {
+		t.Fatal("no GPU has failed")
+	}
+	same(t, got.losses(t), want)
+	if n := len(got.events(t, "worker")); n < 3 {
+		t.Errorf("%d workers were in rings, want two and the one that was started again", n)
+	}
+	for _, part := range []string{"CUDA_ERROR_LAUNCH_FAILED (719)", "it is started again (1 of"} {
+		if !strings.Contains(got.stdout+got.stderr, part) {
+			t.Errorf("nothing says %q:\n%s", part, got.stderr)
+		}
 	}
 }

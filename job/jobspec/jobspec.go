@@ -239,7 +239,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	if spec.Task != task.LM {
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
-		lasts.Pool, lasts.MaxLength, lasts.DecoderContext = spec.Pool, spec.MaxLength, spec.DecoderContext
+		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
+		lasts.DecoderContext = spec.DecoderContext
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -1,5 +1,6 @@
 //go:build cuda
 
+#define _GNU_SOURCE // dladdr
 #include "blas.h"
 
 #include <dlfcn.h>
@@ -108,6 +109,12 @@ int rondo_blas_version(struct rondo_blas *blas)
     int version = 0;
     blas->get_version(blas->handle, &version);
     return version;
+}
+
+const char *rondo_blas_path(struct rondo_blas *blas)
+{
+    Dl_info info;
+    return dladdr(*(void **)&blas->gemm, &info) ? info.dli_fname : "";
 }
 
 int rondo_blas_gemm(struct rondo_blas *blas, struct rondo_product p)

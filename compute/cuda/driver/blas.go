@@ -89,7 +89,7 @@ const newestBLAS, oldestBLAS = 13, 11
 // same product has the same bits each time, and a graph may hold it.
 func (s *Stream) OpenBLAS(workspace unsafe.Pointer, bytes int64) (b *BLAS, why string) {
 	for version := newestBLAS; version >= oldestBLAS; version-- {
-		for _, folder := range []string{"", "/usr/local/cuda/lib64/"} {
+		for _, folder := range libraryFolders(fmt.Sprintf("libcublas.so.%d", version)) {
 			b, err := s.openBLAS(version, folder, workspace, bytes)
 			if b != nil {
 				return b, ""
@@ -139,6 +139,9 @@ func (b *BLAS) Version() string {
 	v := int(C.rondo_blas_version(b.library))
 	return fmt.Sprintf("%d.%d", v/10000, v%10000/100)
 }
+
+// Library is the file that it was opened from.
+func (b *BLAS) Library() string { return C.GoString(C.rondo_blas_path(b.library)) }
 
 // Product is c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n] of float32,
 // all row-major and packed (a transposed operand is stored [k, m] or [n, k]).

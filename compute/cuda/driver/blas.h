@@ -21,6 +21,9 @@ int rondo_blas_close(struct rondo_blas *blas);
 
 int rondo_blas_version(struct rondo_blas *blas);
 
+/* The file that it was opened from. */
+const char *rondo_blas_path(struct rondo_blas *blas);
+
 /* c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n], all packed in columns;
    a and b are of this type, c of float32. */
 struct rondo_product {

@@ -5,6 +5,8 @@ package driver
 import (
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,5 +90,33 @@ func TestErrors(t *testing.T) {
 	}
 	if got := version(12040); got != "12.4" {
 		t.Errorf("version 12040 is %s", got)
+	}
+}
+
+// TestLibraryFolders finds a file where pip puts it, or only in the folders that are named.
+func TestLibraryFolders(t *testing.T) {
+	const file = "libnone.so.1"
+	root, home := t.TempDir(), t.TempDir()
+	var want []string
+	for _, folder := range []string{root + "/lib/python3.12/site-packages/nvidia/nccl/lib/",
+		home + "/.local/lib/python3.11/dist-packages/nvidia/cu13/lib/"} {
+		if err := os.MkdirAll(folder, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(folder+file, nil, 0o666); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, folder)
+	}
+	t.Setenv(librariesEnvironment, "")
+	t.Setenv("VIRTUAL_ENV", root)
+	t.Setenv("CONDA_PREFIX", "")
+	t.Setenv("HOME", home)
+	if got := libraryFolders(file); !slices.Equal(got, append([]string{""}, want...)) {
+		t.Errorf("%q, want the loader's and %q", got, want)
+	}
+	t.Setenv(librariesEnvironment, home+":"+want[1])
+	if got := libraryFolders(file); !slices.Equal(got, []string{"", want[1]}) {
+		t.Errorf("%q, want the loader's and %q", got, want[1])
 	}
 }

@@ -62,6 +62,13 @@ const (
 	mpsClientTerminated = 810
 )
 
+// TooManyBlocks says whether a cooperative launch was refused because its blocks cannot all be
+// resident at once, as where another process has a part of the GPU. Nothing was launched.
+func TooManyBlocks(err error) bool {
+	e, ok := errors.AsType[*Error](err)
+	return ok && !e.blas() && e.Code == C.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
+}
+
 // Unsupported says whether cuBLAS has no product of such operands, or none for such a device.
 func Unsupported(err error) bool {
 	e, ok := errors.AsType[*Error](err)

@@ -71,6 +71,45 @@ func (k *Kernel) allow(shared int) error {
 	})
 }
 
+// Use is what a kernel takes of a multiprocessor.
+type Use struct {
+	Registers int // of a thread
+	Local     int // bytes of a thread's local memory: spilled registers, and arrays with addresses
+	Threads   int // the most that a block may have
+}
+
+// Use says what the driver's compiler made of the kernel.
+func (k *Kernel) Use() (u Use, err error) {
+	err = k.context.do("cuFuncGetAttribute", func() (err error) {
+		if u.Registers, err = k.function.Attribute(cu.NumRegs); err != nil {
+			return err
+		}
+		if u.Local, err = k.function.Attribute(cu.LocalSizeBytes); err != nil {
+			return err
+		}
+		u.Threads, err = k.function.Attribute(cu.FnMaxThreadsPerBlock)
+		return err
+	})
+	return u, err
+}
+
+// Resident is how many blocks of so many threads, and bytes of shared memory, a multiprocessor can
+// have at once.
+func (k *Kernel) Resident(threads, shared int) (int, error) {
+	if shared > k.shared {
+		if err := k.allow(shared); err != nil {
+			return 0, err
+		}
+	}
+	var blocks C.int
+	err := k.context.do("cuOccupancyMaxActiveBlocksPerMultiprocessor", func() error {
+		return failed("cuOccupancyMaxActiveBlocksPerMultiprocessor",
+			C.cuOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.c(), C.int(threads),
+				C.size_t(shared)))
+	})
+	return int(blocks), err
+}
+
 // Launch is how a kernel is launched.
 type Launch struct {
 	Grid, Block [3]int

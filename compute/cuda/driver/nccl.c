@@ -1,5 +1,6 @@
 //go:build cuda
 
+#define _GNU_SOURCE // dladdr
 #include "nccl.h"
 
 #include <dlfcn.h>
@@ -33,12 +34,12 @@ struct rondo_nccl {
     int (*abort)(void *);
 };
 
-struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes)
+struct rondo_nccl *rondo_nccl_open(const char *file, char *why, size_t bytes)
 {
     struct rondo_nccl *nccl = calloc(1, sizeof *nccl);
     /* NVLink SHARP may be chosen, and its sums differ between runs (NVIDIA/nccl, issue 1497). */
     setenv("NCCL_NVLS_ENABLE", "0", 0);
-    void *library = nccl ? dlopen("libnccl.so.2", RTLD_LAZY | RTLD_LOCAL) : NULL;
+    void *library = nccl ? dlopen(file, RTLD_LAZY | RTLD_LOCAL) : NULL;
     if (library) {
         *(void **)&nccl->get_version = dlsym(library, "ncclGetVersion");
         *(void **)&nccl->error_text = dlsym(library, "ncclGetErrorString");
@@ -51,7 +52,7 @@ struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes)
             nccl->async_error && nccl->abort && nccl->join)
             return nccl;
         dlclose(library);
-        snprintf(why, bytes, "libnccl.so.2 lacks functions of NCCL 2.19.1");
+        snprintf(why, bytes, "%s lacks functions of NCCL 2.19.1", file);
     } else {
         snprintf(why, bytes, "%s", nccl ? dlerror() : "no memory");
     }
@@ -60,6 +61,12 @@ struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes)
 }
 
 void rondo_nccl_free(struct rondo_nccl *nccl) { free(nccl); }
+
+const char *rondo_nccl_path(struct rondo_nccl *nccl)
+{
+    Dl_info info;
+    return dladdr(*(void **)&nccl->all_reduce, &info) ? info.dli_fname : "";
+}
 
 int rondo_nccl_version(struct rondo_nccl *nccl, int *version) { return nccl->get_version(version); }
 

@@ -44,10 +44,28 @@ type NCCL struct {
 	AbortPatience time.Duration
 }
 
-// OpenNCCL opens NCCL 2. It fails, and says why, where there is none that will do.
+// OpenNCCL opens the first NCCL 2 that will do. It fails, and says why the first does not, where
+// there is none.
 func OpenNCCL() (*NCCL, error) {
+	const file = "libnccl.so.2"
+	var first error
+	for _, folder := range libraryFolders(file) {
+		n, err := openNCCL(folder + file)
+		if err == nil {
+			return n, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+func openNCCL(file string) (*NCCL, error) {
+	name := C.CString(file)
+	defer C.free(unsafe.Pointer(name))
 	var why [512]C.char
-	n := &NCCL{library: C.rondo_nccl_open(&why[0], C.size_t(len(why))),
+	n := &NCCL{library: C.rondo_nccl_open(name, &why[0], C.size_t(len(why))),
 		AbortPatience: abortPatience}
 	if n.library == nil {
 		return nil, errors.New(C.GoString(&why[0]))
@@ -59,7 +77,7 @@ func OpenNCCL() (*NCCL, error) {
 	}
 	if err != nil {
 		n.Close()
-		return nil, fmt.Errorf("libnccl.so.2: %w", err)
+		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	return n, nil
 }
@@ -78,6 +96,9 @@ func (n *NCCL) Version() string {
 	}
 	return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
 }
+
+// Library is the file that it was opened from.
+func (n *NCCL) Library() string { return C.GoString(C.rondo_nccl_path(n.library)) }
 
 func (n *NCCL) result(code C.int) error {
 	if code == ncclSuccess || code == ncclInProgress {

@@ -6,12 +6,16 @@ enum { RONDO_NCCL_ID_BYTES = 128 };
 
 struct rondo_nccl;
 
-/* Opens it where the loader looks; null if it is not there, or lacks a function: then why says so,
-   in so many bytes at most. Sets NCCL_NVLS_ENABLE to 0 unless it is set. */
-struct rondo_nccl *rondo_nccl_open(char *why, size_t bytes);
+/* Opens a file, or where the loader looks if that has no folder; null if it is not there, or lacks
+   a function: then why says so, in so many bytes at most. Sets NCCL_NVLS_ENABLE to 0 unless it is
+   set. */
+struct rondo_nccl *rondo_nccl_open(const char *file, char *why, size_t bytes);
 
 /* Forgets it. The library stays open: its threads may run. */
 void rondo_nccl_free(struct rondo_nccl *nccl);
+
+/* The file that it was opened from. */
+const char *rondo_nccl_path(struct rondo_nccl *nccl);
 
 int rondo_nccl_version(struct rondo_nccl *nccl, int *version);
 

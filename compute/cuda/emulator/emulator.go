@@ -10,14 +10,15 @@
 // of a block reach, and a deadlock, end the launch with a message on stderr.
 //
 // It does not show what depends on time or on the weakness of a GPU's memory model: one thread runs
-// at a time, and all see what it wrote. A loop that waits for another thread must call relax or
-// load_acquire. Tensor instructions sum in double precision. Registers are not counted, textures,
+// at a time, and all see what it wrote. A loop that waits for another thread must call relax.
+// Tensor instructions sum in double precision. Registers are not counted, textures,
 // peers and managed memory are not there. PTX is not run: only its entries are compared with the
 // sources.
 //
 // More of it is set by the environment: RONDO_EMULATOR_DEVICES, their number; _MEMORY, the bytes of
-// each; _MULTIPROCESSORS; _CAPABILITY, as 90; _NCCL, its version, as 22304, or 0 for one that does
-// not work; and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of ours.
+// each; _MULTIPROCESSORS; _CAPABILITY, as 90; _BREAKS, a file: the GPU of the process that removes
+// it fails, after _KERNELS kernels; _NCCL, its version, as 22304, or 0 for one that does not work;
+// and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of ours.
 package emulator
 
 import (

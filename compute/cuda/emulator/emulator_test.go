@@ -158,9 +158,22 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-func TestWithoutEarlier(t *testing.T) {
-	got := withoutEarlier([]string{"A=1", "B=2", "A=3"})
-	if strings.Join(got, " ") != "B=2 A=3" {
-		t.Errorf("%q", got)
+// Enter sets what the processes of this one need, and keeps other libraries behind the driver.
+func TestEnter(t *testing.T) {
+	if _, err := exec.LookPath("g++"); err != nil {
+		t.Skip("there is no C++ compiler")
+	}
+	t.Setenv("LD_LIBRARY_PATH", "/others")
+	t.Setenv(seed, "")
+	t.Setenv(marker, "")
+	if err := Enter(); err != nil {
+		t.Fatal(err)
+	}
+	folder, others, _ := strings.Cut(os.Getenv("LD_LIBRARY_PATH"), ":")
+	if _, err := os.Stat(filepath.Join(folder, "libcuda.so.1")); err != nil || others != "/others" {
+		t.Errorf("LD_LIBRARY_PATH %s, %v", os.Getenv("LD_LIBRARY_PATH"), err)
+	}
+	if !Running() || os.Getenv(seed) == "" {
+		t.Errorf("running: %t, seed %q", Running(), os.Getenv(seed))
 	}
 }

@@ -24,44 +24,11 @@ DEVICE unsigned char *shared_memory() {
 	return reinterpret_cast<unsigned char *>(dynamic_shared_memory);
 }
 
-// load_acquire reads a number that another block writes with store_release: what that block wrote
-// before is seen after.
-DEVICE unsigned load_acquire(const unsigned *from) {
-	unsigned value;
-	asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-	return value;
-}
-
-DEVICE void store_release(unsigned *to, unsigned value) {
-	asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
 // relax stands in every loop that waits for another block.
 DEVICE void relax() {}
 
-// copy_async16 starts a copy of 16 bytes, both ends aligned to 16. copy_async_commit makes a group
-// of this thread's copies since the last; copy_async_wait<N> waits until at most its N youngest
-// groups are under way. Other threads see the bytes after a barrier behind the wait.
-DEVICE void copy_async16(void *shared, const void *global) {
-#if __CUDA_ARCH__ >= 800
-	unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(shared));
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global) : "memory");
-#else
-	*static_cast<uint4 *>(shared) = *static_cast<const uint4 *>(global);
-#endif
-}
-
-DEVICE void copy_async_commit() {
-#if __CUDA_ARCH__ >= 800
-	asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int N> DEVICE void copy_async_wait() {
-#if __CUDA_ARCH__ >= 800
-	asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-}
+// trap ends the launch with an error, and all that the process has on the GPU with it.
+DEVICE void trap() { __trap(); }
 
 #else
 #include "emulate.h"
@@ -130,21 +97,4 @@ DEVICE float to_tf32(float value) {
 // pack makes the operand of two halves that the tensor instructions take: lo comes first in memory.
 DEVICE uint32_t pack(uint16_t lo, uint16_t hi) {
 	return static_cast<uint32_t>(lo) | static_cast<uint32_t>(hi) << 16;
-}
-
-// grid_barrier returns when all threads of all the blocks have called it; what they wrote before
-// is seen after, but not by __ldg. It is for cooperative launches. The host zeroes arrived before
-// the launch; round is the thread's own, 0 at first.
-DEVICE void grid_barrier(unsigned *arrived, unsigned blocks, unsigned &round) {
-	round += blocks;
-	__syncthreads();
-	if (threadIdx.x + threadIdx.y + threadIdx.z == 0) {
-		__threadfence();
-		atomicAdd(arrived, 1u);
-		// The difference stays right when the counter wraps.
-		while (static_cast<int>(load_acquire(arrived) - round) < 0) {
-			relax();
-		}
-	}
-	__syncthreads();
 }

@@ -64,14 +64,13 @@ DEVICE void mma_tf32_slow(float (&d)[4], const uint32_t (&a)[4], const uint32_t 
 	}
 }
 
-// ldmatrix_slow is ldmatrix for N matrices where there is no such instruction.
-template <int N, bool Transpose>
-DEVICE void ldmatrix_slow(uint32_t (&r)[N], const void *shared_row) {
+// ldmatrix_slow is ldmatrix where there is no such instruction.
+template <bool Transpose> DEVICE void ldmatrix_slow(uint32_t (&r)[4], const void *shared_row) {
 	int lane = (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 	unsigned long long address = reinterpret_cast<unsigned long long>(shared_row);
 	int g = lane / 4, t = lane % 4;
 #pragma unroll
-	for (int i = 0; i < N; i++) {
+	for (int i = 0; i < 4; i++) {
 		int row = 8 * i + (Transpose ? 2 * t : g);
 		const void *first = reinterpret_cast<const void *>(__shfl_sync(kWarp, address, row));
 		if (Transpose) {
@@ -132,7 +131,7 @@ DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void *shared_row) {
 		: "r"(from)
 		: "memory");
 #else
-	ldmatrix_slow<4, false>(r, shared_row);
+	ldmatrix_slow<false>(r, shared_row);
 #endif
 }
 
@@ -144,32 +143,7 @@ DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void *shared_row) {
 		: "r"(from)
 		: "memory");
 #else
-	ldmatrix_slow<4, true>(r, shared_row);
-#endif
-}
-
-// ldmatrix_x2 takes the addresses of lanes 0 to 15.
-DEVICE void ldmatrix_x2(uint32_t (&r)[2], const void *shared_row) {
-#if __CUDA_ARCH__ >= 750
-	unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
-	asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
-		: "=r"(r[0]), "=r"(r[1])
-		: "r"(from)
-		: "memory");
-#else
-	ldmatrix_slow<2, false>(r, shared_row);
-#endif
-}
-
-DEVICE void ldmatrix_x2_trans(uint32_t (&r)[2], const void *shared_row) {
-#if __CUDA_ARCH__ >= 750
-	unsigned from = static_cast<unsigned>(__cvta_generic_to_shared(shared_row));
-	asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-		: "=r"(r[0]), "=r"(r[1])
-		: "r"(from)
-		: "memory");
-#else
-	ldmatrix_slow<2, true>(r, shared_row);
+	ldmatrix_slow<true>(r, shared_row);
 #endif
 }
 

@@ -180,6 +180,28 @@ DEVICE void poke(uint32_t *to, uint32_t value) {
 #endif
 }
 
+// A watch bounds the looks of a wait in a build with RONDO_BOUNDED_SPINS, and on the emulated
+// driver, to find out where a kernel hangs. It is eight words of the host's memory: the most looks, three
+// words of nothing, then who gave up: 1 + block x, block y, the step, the column. Null: no bound.
+using watch = volatile uint32_t *;
+
+// watched is called for each look: by all lanes of a warp. Whoever reports last is read; 16 bytes
+// are written at once.
+DEVICE void watched(watch watch, unsigned &looks, int step, int column) {
+#if defined(RONDO_BOUNDED_SPINS) || !defined(__CUDACC__)
+	if (watch == nullptr || ++looks <= watch[0]) {
+		return;
+	}
+	if (threadIdx.x % 32 == 0) {
+		*reinterpret_cast<uint4 *>(const_cast<uint32_t *>(watch) + 4) = make_uint4(
+			1 + blockIdx.x, blockIdx.y, static_cast<unsigned>(step), static_cast<unsigned>(column));
+		__threadfence_system();
+	}
+	__syncwarp();
+	trap();
+#endif
+}
+
 // missing says whether a word of x is not there yet.
 DEVICE bool missing(const uint4 &x) { return min(min(x.x, x.y), min(x.z, x.w)) == 0; }
 
@@ -216,6 +238,8 @@ template <class Operand, int MT, int InRegisters> struct held {
 	uint4 ahead[kAhead][2]; // columns that are asked for
 	const uint4 *next;      // this thread's place in the warp's first column of the tile
 	int columns;            // of this warp
+	int step;               // whose tile is awaited
+	persistent::watch watch;
 	int row_tiles;          // that hold rows
 	int side;               // of the two that hold the warps' sums, the one written last
 	bool low, high;         // whether there are lanes g and g+8
@@ -228,7 +252,10 @@ template <class Operand, int MT, int InRegisters> struct held {
 	}
 
 	// load keeps the rows. Source gives kElements numbers of row and k, zeros where it has none.
-	template <class Source> DEVICE void load(const Source &source, int rows, int all_columns) {
+	template <class Source>
+	DEVICE void load(
+		const Source &source, int rows, int all_columns, persistent::watch watching) {
+		watch = watching;
 		const int warp = threadIdx.x / 32;
 		columns = (all_columns - warp + kWarps - 1) / kWarps;
 		row_tiles = (rows + 15) / 16;
@@ -298,8 +325,9 @@ template <class Operand, int MT, int InRegisters> struct held {
 		}
 	}
 
-	// aim asks for the first columns of a tile of the exchange, of which so many lanes exist.
-	DEVICE void aim(const uint4 *tile, int lanes) {
+	// aim asks for the first columns of a step's tile of the exchange, which has so many lanes.
+	DEVICE void aim(const uint4 *tile, int lanes, int of_step) {
+		step = of_step;
 		const int lane = threadIdx.x % 32;
 		next = tile + threadIdx.x / 32 * kColumn + lane;
 		low = lane / 4 < lanes;
@@ -337,10 +365,12 @@ template <class Operand, int MT, int InRegisters> struct held {
 	DEVICE void settle(int place, int column) {
 		uint4(&x)[2] = ahead[place];
 		bool waited = false;
+		unsigned looks = 0;
 		while (__any_sync(kWarp, missing(x[0]) || missing(x[1]))) {
 			relax();
 			again(x, column);
 			waited = true;
+			watched(watch, looks, step, column * kWarps + static_cast<int>(threadIdx.x) / 32);
 		}
 		if (waited && Operand::kStage == 0) {
 #pragma unroll

@@ -22,6 +22,7 @@ struct backward_pass {
 	const float *h;
 	float *carry;
 	uint4 *exchange;
+	watch watching;
 	int kind, T, B, H, passes;
 
 	// tile is what the blocks hand each other for a step and tile, which has so many columns.
@@ -135,7 +136,8 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 	const int last = p.dstate_h ? -1 : 0; // the step before the first is the initial state's
 
 	held<Operand, MT, InRegisters> weights;
-	weights.load(backward_rows{p, static_cast<int>(blockIdx.x) * units, wide}, units, columns);
+	weights.load(backward_rows{p, static_cast<int>(blockIdx.x) * units, wide}, units, columns,
+		p.watching);
 	for (int t = p.T - 1; t >= last; t--) {
 		for (int number = first; number < end; number++) {
 			backward_item items[MT];
@@ -155,7 +157,8 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 			if (t < p.T - 1) {
 				weights.run();
 				if (more && early) {
-					weights.aim(p.tile(next_t + 1, next, columns), p.B - next * kTile);
+					weights.aim(
+						p.tile(next_t + 1, next, columns), p.B - next * kTile, next_t + 1);
 				}
 				__syncthreads();
 			}
@@ -189,7 +192,7 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 				}
 			}
 			if (more && !early) {
-				weights.aim(p.tile(next_t + 1, next, columns), p.B - next * kTile);
+				weights.aim(p.tile(next_t + 1, next, columns), p.B - next * kTile, next_t + 1);
 			}
 		}
 	}
@@ -201,10 +204,10 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 #define BACKWARD(name, operand, MT, in_registers) \
 	KERNEL_BOUNDS(name, 256, 1, const float *hh, const float *dy, const float *dout_h, \
 		const float *dout_c, float *dstate_h, float *dstate_c, float *act, const float *cell, \
-		float *q, const float *h, float *carry, uint4 *exchange, int kind, int T, int B, int H, \
-		int passes) { \
+		float *q, const float *h, float *carry, uint4 *exchange, watch watching, int kind, int T, \
+		int B, int H, int passes) { \
 		backward<operand, MT, in_registers>({hh, dy, dout_h, dout_c, dstate_h, dstate_c, act, \
-			cell, q, h, carry, exchange, kind, T, B, H, passes}); \
+			cell, q, h, carry, exchange, watching, kind, T, B, H, passes}); \
 	}
 
 BACKWARD(persistent_backward_fp32_1, fp32, 1, 8)

@@ -16,6 +16,7 @@ struct forward_pass {
 	const float *hh, *bias;
 	float *act, *cell, *q, *h;
 	uint4 *exchange;
+	watch watching;
 	int kind, T, B, H, units, passes;
 
 	DEVICE int unit(int row) const { return blockIdx.x * units + row % units; }
@@ -147,8 +148,8 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 	bias.fetch(p, unit);
 	held<Operand, MT, InRegisters> weights;
 	weights.load(forward_rows{p}, gates_of(p.kind) * p.units,
-		gridDim.x * p.units / (kWords * Operand::kPerWord));
-	weights.aim(p.template tile<Operand>(0, first), p.B - first * kTile);
+		gridDim.x * p.units / (kWords * Operand::kPerWord), p.watching);
+	weights.aim(p.template tile<Operand>(0, first), p.B - first * kTile, 0);
 	for (int t = 0; t < p.T; t++) {
 		for (int number = first; number < end; number++) {
 			const int lane = number * kTile + place;
@@ -162,9 +163,10 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 			if (end - first > 1) {
 				if (number + 1 < end) {
 					weights.aim(p.template tile<Operand>(t, number + 1),
-						p.B - (number + 1) * kTile);
+						p.B - (number + 1) * kTile, t);
 				} else if (t + 1 < p.T) {
-					weights.aim(p.template tile<Operand>(t + 1, first), p.B - first * kTile);
+					weights.aim(
+						p.template tile<Operand>(t + 1, first), p.B - first * kTile, t + 1);
 				}
 			}
 			__syncthreads();
@@ -183,7 +185,8 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 				publish<Operand>(p.template tile<Operand>(t + 1, number), place, unit, h,
 					has && lane < p.B);
 				if (end - first == 1) {
-					weights.aim(p.template tile<Operand>(t + 1, number), p.B - number * kTile);
+					weights.aim(
+						p.template tile<Operand>(t + 1, number), p.B - number * kTile, t + 1);
 				}
 			}
 			if (inside) {
@@ -198,10 +201,10 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 // A kernel is for an operand, MT tiles of 16 rows, and so many columns in registers.
 #define FORWARD(name, operand, MT, in_registers) \
 	KERNEL_BOUNDS(name, 256, 1, const float *hh, const float *bias, float *act, float *cell, \
-		float *q, float *h, uint4 *exchange, int kind, int T, int B, int H, int units, \
-		int passes) { \
+		float *q, float *h, uint4 *exchange, watch watching, int kind, int T, int B, int H, \
+		int units, int passes) { \
 		forward<operand, MT, in_registers>( \
-			{hh, bias, act, cell, q, h, exchange, kind, T, B, H, units, passes}); \
+			{hh, bias, act, cell, q, h, exchange, watching, kind, T, B, H, units, passes}); \
 	}
 
 FORWARD(persistent_forward_fp32_2, fp32, 2, 2)

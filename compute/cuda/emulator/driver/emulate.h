@@ -56,9 +56,6 @@ void barrier(int line);
 // the 32 brought.
 void collective(const char *what, int line, void *brought, void (*finish)(void **brought));
 void yield();
-void copy_start(void *shared, const void *global, int line);
-void copy_commit();
-void copy_wait(int groups);
 // check_shared refuses an address that is not in shared memory, or not aligned to bytes.
 void check_shared(const void *from, size_t bytes, int line);
 [[noreturn]] void refuse(const char *what, int line); // ends the launch with an error
@@ -277,20 +274,9 @@ template <class T, class U, class V> T atomicCAS(T *at, U expected, V value) {
 }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
+inline void __threadfence_system() {}
 inline void relax() { emulator::yield(); }
-inline unsigned load_acquire(const unsigned *from) {
-	emulator::yield(); // so that a loop without relax ends too
-	return *static_cast<const volatile unsigned *>(from);
-}
-inline void store_release(unsigned *to, unsigned value) {
-	*static_cast<volatile unsigned *>(to) = value;
-	emulator::changes++;
-}
-inline void copy_async16(void *shared, const void *global, int line = __builtin_LINE()) {
-	emulator::copy_start(shared, global, line);
-}
-inline void copy_async_commit() { emulator::copy_commit(); }
-template <int N> void copy_async_wait() { emulator::copy_wait(N); }
+inline void trap(int line = __builtin_LINE()) { emulator::refuse("trap", line); }
 
 // Arithmetic that C++ does not name.
 template <class T> T __ldg(const T *from) { return *from; }

@@ -68,9 +68,9 @@ struct rows {
 	const void *row;
 };
 
-template <int N, bool Transpose> void load_matrices(void **brought) {
+template <bool Transpose> void load_matrices(void **brought) {
 	for (int lane = 0; lane < 32; lane++) {
-		for (int i = 0; i < N; i++) {
+		for (int i = 0; i < 4; i++) {
 			int g = lane / 4, t = lane % 4;
 			uint16_t half[2];
 			for (int j = 0; j < 2; j++) {
@@ -83,12 +83,10 @@ template <int N, bool Transpose> void load_matrices(void **brought) {
 	}
 }
 
-template <int N, bool Transpose> void ldmatrix(uint32_t *r, const void *row, int line) {
-	if (running->lane < 8 * N) {
-		check_shared(row, 16, line);
-	}
+template <bool Transpose> void ldmatrix(uint32_t *r, const void *row, int line) {
+	check_shared(row, 16, line);
 	rows mine{r, row};
-	collective("ldmatrix", line, &mine, load_matrices<N, Transpose>);
+	collective("ldmatrix", line, &mine, load_matrices<Transpose>);
 }
 
 } // namespace emulator
@@ -109,14 +107,8 @@ inline void mma_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[
 	emulator::collective("mma_tf32", line, &mine, emulator::multiply_tf32);
 }
 inline void ldmatrix_x4(uint32_t (&r)[4], const void *row, int line = __builtin_LINE()) {
-	emulator::ldmatrix<4, false>(r, row, line);
+	emulator::ldmatrix<false>(r, row, line);
 }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, int line = __builtin_LINE()) {
-	emulator::ldmatrix<4, true>(r, row, line);
-}
-inline void ldmatrix_x2(uint32_t (&r)[2], const void *row, int line = __builtin_LINE()) {
-	emulator::ldmatrix<2, false>(r, row, line);
-}
-inline void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, int line = __builtin_LINE()) {
-	emulator::ldmatrix<2, true>(r, row, line);
+	emulator::ldmatrix<true>(r, row, line);
 }

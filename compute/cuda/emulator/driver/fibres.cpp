@@ -25,12 +25,6 @@ constexpr int kIdleRounds = 20000;
 
 struct block;
 
-struct copy {
-	void *to;
-	const void *from;
-	int group;
-};
-
 enum class state { ready, at_barrier, in_collective, spinning, exited };
 
 struct fibre : position {
@@ -42,8 +36,6 @@ struct fibre : position {
 	int line = 0;
 	const char *what = "";
 	void *brought = nullptr;
-	std::vector<copy> copies;
-	int groups = 0; // committed
 };
 
 struct warp {
@@ -115,16 +107,6 @@ std::string place_of(const position &p) {
 
 const char *kernel_name() { return host().current->code->name; }
 
-void finish_copies(fibre *f, int groups) {
-	auto &all = f->copies;
-	auto kept = std::stable_partition(all.begin(), all.end(),
-		[&](const copy &c) { return c.group < groups; });
-	for (auto c = all.begin(); c != kept; c++) {
-		memcpy(c->to, c->from, 16);
-	}
-	all.erase(all.begin(), kept);
-}
-
 void refuse_divergence(block *b, int line) {
 	complain("kernel %s, %s: %u threads of its block wait at __syncthreads of line %d, but %u have "
 		"exited", kernel_name(), place_of(*running).c_str(), b->waiting, line, b->exited);
@@ -135,9 +117,6 @@ void thread_main() {
 	const launch &l = *host().current;
 	l.code->call(const_cast<void **>(l.arguments.data()));
 	fibre *f = self();
-	if (!f->copies.empty()) {
-		finish_copies(f, f->groups + 1);
-	}
 	f->now = state::exited;
 	block *b = f->home;
 	b->exited++;
@@ -170,8 +149,6 @@ void prepare(fibre *f) {
 	top[kReturnWord] = reinterpret_cast<void *>(thread_main);
 	f->saved = top;
 	f->now = state::ready;
-	f->copies.clear();
-	f->groups = 0;
 }
 
 template <class T> void permute(std::vector<T> &v) {
@@ -465,21 +442,5 @@ void check_shared(const void *from, size_t bytes, int line) {
 		refuse("an address that is not aligned to 16 bytes", line);
 	}
 }
-
-void copy_start(void *shared, const void *global, int line) {
-	check_shared(shared, 16, line);
-	if (reinterpret_cast<uintptr_t>(global) % 16 != 0) {
-		refuse("a copy from an address that is not aligned to 16 bytes", line);
-	}
-	if (memory_find(reinterpret_cast<address>(global), 16) == nullptr) {
-		refuse("an asynchronous copy from outside of device memory", line);
-	}
-	memset(shared, kNaN, 16);
-	self()->copies.push_back({shared, global, self()->groups});
-}
-
-void copy_commit() { self()->groups++; }
-
-void copy_wait(int groups) { finish_copies(self(), self()->groups - groups); }
 
 } // namespace emulator

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -149,6 +150,14 @@ struct kept_launch {
 	std::vector<std::unique_ptr<unsigned char[]>> values;
 };
 
+// breaks says whether the GPU fails at this kernel: after RONDO_EMULATOR_KERNELS of them, in the one
+// process that removes the file that RONDO_EMULATOR_BREAKS names.
+bool breaks() {
+	static const char *file = getenv("RONDO_EMULATOR_BREAKS");
+	static int64_t left = number("RONDO_EMULATOR_KERNELS", 0);
+	return file != nullptr && left-- <= 0 && unlink(file) == 0;
+}
+
 status check(const function &f, const launch &l) {
 	size_t threads = size_t{l.block.x} * l.block.y * l.block.z;
 	bool grid = l.grid.x > 0 && l.grid.y > 0 && l.grid.z > 0 && l.grid.x <= 2147483647 &&
@@ -195,7 +204,8 @@ status start(function *f, const launch &shape, void *handle, void **values, void
 			memcpy(kept->values[i].get(), values[i], f->code->sizes[i]);
 			kept->l.arguments.push_back(kept->values[i].get());
 		}
-		return enqueue(*s, std::string("kernel ") + f->code->name, [kept] { return run(kept->l); });
+		return enqueue(*s, std::string("kernel ") + f->code->name,
+			[kept] { return breaks() ? launch_failed : run(kept->l); });
 	});
 }
 

@@ -156,8 +156,7 @@ struct test {
 int main(int count, char **arguments) {
 	const std::map<std::string, std::function<void()>> all = {
 		{"barrier", barrier}, {"shuffles", shuffles}, {"products", products},
-		{"matrices", matrices}, {"copies", copies}, {"grid barrier", grid_barrier},
-		{"atomics", atomics}, {"launch limits", launch_limits}, {"cublas", cublas},
+		{"matrices", matrices}, {"atomics", atomics}, {"launch limits", launch_limits}, {"cublas", cublas},
 		{"lazy streams", lazy_streams}, {"legacy stream", legacy_stream}, {"events", events},
 		{"memory", memory}, {"out of memory", out_of_memory}, {"capture", capture},
 		{"capture refused", capture_refused}, {"fork and join", fork_and_join},

@@ -78,66 +78,28 @@ template <bool Slow> DEVICE void multiply_all(float *d, const float *a, const fl
 KERNEL(products, float *d, const float *a, const float *b) { multiply_all<false>(d, a, b); }
 KERNEL(products_slow, float *d, const float *a, const float *b) { multiply_all<true>(d, a, b); }
 
-// load_all loads four 8x8 matrices, which hold 0, 1, ..., four times: out [4 loads, 32, 4].
+// load_all loads four 8x8 matrices, which hold 0, 1, ..., twice: out [2 loads, 32, 4].
 template <bool Slow> DEVICE void load_all(uint32_t *out) {
 	uint16_t *shared = reinterpret_cast<uint16_t *>(shared_memory());
 	for (unsigned i = threadIdx.x; i < 256; i += 32) {
 		shared[i] = static_cast<uint16_t>(i);
 	}
 	__syncwarp();
-	uint32_t r[4] = {}, half[2];
+	uint32_t r[4] = {};
 	const void *row = shared + threadIdx.x * 8;
-	auto store = [&](int which, const uint32_t *from, int n) {
-		for (int i = 0; i < n; i++) {
-			out[(which * 32 + static_cast<int>(threadIdx.x)) * 4 + i] = from[i];
+	auto store = [&](int which) {
+		for (int i = 0; i < 4; i++) {
+			out[(which * 32 + static_cast<int>(threadIdx.x)) * 4 + i] = r[i];
 		}
 	};
-	Slow ? ldmatrix_slow<4, false>(r, row) : ldmatrix_x4(r, row);
-	store(0, r, 4);
-	Slow ? ldmatrix_slow<4, true>(r, row) : ldmatrix_x4_trans(r, row);
-	store(1, r, 4);
-	Slow ? ldmatrix_slow<2, false>(half, row) : ldmatrix_x2(half, row);
-	store(2, half, 2);
-	Slow ? ldmatrix_slow<2, true>(half, row) : ldmatrix_x2_trans(half, row);
-	store(3, half, 2);
+	Slow ? ldmatrix_slow<false>(r, row) : ldmatrix_x4(r, row);
+	store(0);
+	Slow ? ldmatrix_slow<true>(r, row) : ldmatrix_x4_trans(r, row);
+	store(1);
 }
 
 KERNEL(matrices, uint32_t *out) { load_all<false>(out); }
 KERNEL(matrices_slow, uint32_t *out) { load_all<true>(out); }
-
-// copies stores what two asynchronous copies show: before any wait, after that for the first, and
-// after that for both: out [3, 2].
-KERNEL(copies, float *out, const float *from) {
-	float *shared = reinterpret_cast<float *>(shared_memory());
-	shared[0] = shared[4] = 1;
-	copy_async16(shared, from);
-	copy_async_commit();
-	copy_async16(shared + 4, from + 4);
-	copy_async_commit();
-	out[0] = shared[0];
-	out[1] = shared[4];
-	copy_async_wait<1>();
-	out[2] = shared[0];
-	out[3] = shared[4];
-	copy_async_wait<0>();
-	out[4] = shared[0];
-	out[5] = shared[4];
-}
-
-// ring passes numbers around the blocks: after n rounds block i has what block i+n began with.
-KERNEL(ring, float *a, float *b, unsigned *arrived, int rounds) {
-	unsigned round = 0;
-	a[blockIdx.x * blockDim.x + threadIdx.x] = static_cast<float>(blockIdx.x);
-	grid_barrier(arrived, gridDim.x, round);
-	for (int i = 0; i < rounds; i++) {
-		unsigned next = (blockIdx.x + 1) % gridDim.x;
-		b[blockIdx.x * blockDim.x + threadIdx.x] = a[next * blockDim.x + threadIdx.x];
-		grid_barrier(arrived, gridDim.x, round);
-		float *c = a;
-		a = b;
-		b = c;
-	}
-}
 
 // count has one thread of each block add to a number, and every thread to another.
 KERNEL(count, int *blocks, float *threads, unsigned *most) {
@@ -183,7 +145,7 @@ KERNEL(half_a_warp, float *out) {
 }
 
 KERNEL(never, unsigned *flag) {
-	while (load_acquire(flag) != 1) {
+	while (*static_cast<volatile unsigned *>(flag) != 1) {
 		relax();
 	}
 }
@@ -204,8 +166,8 @@ KERNEL(recurse, float *out) {
 	out[0] = large[5];
 }
 
-KERNEL(misaligned, const float *from) {
-	copy_async16(shared_memory(), from + 1);
-	copy_async_commit();
-	copy_async_wait<0>();
+KERNEL(misaligned, uint32_t *out) {
+	uint32_t r[4];
+	ldmatrix_x4(r, shared_memory() + 2);
+	out[threadIdx.x] = r[0];
 }

@@ -66,7 +66,7 @@ void deep_stack() {
 
 void misaligned() {
 	test t;
-	WANT(t.launch("misaligned", 1, 1, 16, t.allocate(256)) == 0);
+	WANT(t.launch("misaligned", 1, 32, 640, t.allocate(256)) == 0);
 	t.breaks(719);
 }
 

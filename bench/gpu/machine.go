@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// versions says what the machine has, and fails without a GPU.
+func versions(ctx context.Context, s *session) (string, error) {
+	text, err := s.output(ctx, "versions", s.program("rondo"), "devices")
+	fmt.Fprint(s.out, string(text))
+	if err == nil && !strings.Contains(string(text), "\ncuda:0") {
+		err = errors.New("the driver shows no GPU")
+	}
+	if err != nil {
+		return "", err
+	}
+	said := []string{"no PyTorch"}
+	if s.python, s.results.Torch = s.findTorch(ctx); s.python != "" {
+		said[0] = fmt.Sprintf("torch %s (CUDA %s, cuDNN %d) in %s", s.results.Torch.Torch,
+			s.results.Torch.CUDA, s.results.Torch.CUDNN, s.python)
+	}
+	for _, name := range []string{"nvidia-smi", "nvcc", "ncu", "compute-sanitizer"} {
+		path := tool(name)
+		if path == "" {
+			said = append(said, "no "+name)
+			continue
+		}
+		flags := []string{"--version"}
+		if name == "nvidia-smi" {
+			flags = nil // it also shows who else uses the GPU
+		}
+		//nolint:errcheck // the log has what it says
+		s.output(ctx, "versions", append([]string{path}, flags...)...)
+	}
+	return strings.Join(said, "; "), nil
+}
+
+// tool finds a program of CUDA's toolkit, which need not be in PATH; empty: there is none.
+func tool(name string) string {
+	if path, err := exec.LookPath(name); err == nil {
+		return path
+	}
+	for _, pattern := range []string{"/usr/local/cuda*/bin/", "/opt/nvidia/*/",
+		"/opt/nvidia/*/*/"} {
+		// A pattern without a fault has no error.
+		if found, _ := filepath.Glob(pattern + name); len(found) > 0 {
+			return found[len(found)-1]
+		}
+	}
+	return ""
+}
+
+// torchVersions is what torch_gpu.py --versions prints.
+type torchVersions struct {
+	Torch string `json:"torch"`
+	CUDA  string `json:"cuda"`
+	CUDNN int    `json:"cudnn"`
+	GPU   bool   `json:"gpu"` // whether it sees one
+}
+
+// Limits of the search for torch.
+const (
+	importLimit = 30 * time.Second
+	maxPythons  = 8
+)
+
+// findTorch finds an interpreter whose torch sees a GPU; "" if there is none.
+func (s *session) findTorch(ctx context.Context) (string, torchVersions) {
+	candidates := pythons()
+	if s.Python != "" {
+		candidates = []string{s.Python}
+	}
+	for _, python := range candidates[:min(len(candidates), maxPythons)] {
+		limited, cancel := context.WithTimeoutCause(ctx, importLimit,
+			errors.New("importing torch took too long"))
+		text, err := s.output(limited, "versions", python, s.program("torch_gpu.py"), "--versions")
+		cancel()
+		var v torchVersions
+		if err == nil && json.Unmarshal(text, &v) == nil && (v.GPU || s.Emulated) {
+			return python, v
+		}
+	}
+	return "", torchVersions{}
+}
+
+// pythons are the interpreters of PATH, of an active environment, and of the folders where images
+// keep one.
+func pythons() []string {
+	var all []string
+	for _, name := range []string{"python3", "python"} {
+		if path, err := exec.LookPath(name); err == nil {
+			all = append(all, path)
+		}
+	}
+	for _, folder := range []string{os.Getenv("VIRTUAL_ENV"), os.Getenv("CONDA_PREFIX"), "/opt/*",
+		"/opt/*/.venv", "/opt/*/venv", os.Getenv("HOME") + "/*conda*", "/usr/local", "/usr"} {
+		if folder != "" {
+			found, _ := filepath.Glob(folder + "/bin/python3") // without a fault: no error
+			all = append(all, found...)
+		}
+	}
+	seen := map[string]bool{}
+	return slices.DeleteFunc(all, func(path string) bool {
+		twice := seen[path]
+		seen[path] = true
+		return twice
+	})
+}

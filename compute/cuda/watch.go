@@ -1,0 +1,108 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"rondo/compute/cuda/kernels"
+)
+
+// Variables for finding out why a GPU hangs. Patience is how long a wait for it lasts: a duration.
+// Spins bounds how often a persistent kernel looks for what another block writes, if Kernels names
+// a folder with a debug build: scripts/kernels.sh debug.
+const (
+	patienceEnvironment = "RONDO_CUDA_PATIENCE"
+	spinsEnvironment    = "RONDO_CUDA_SPINS"
+	kernelsEnvironment  = "RONDO_CUDA_KERNELS"
+)
+
+// Limits of the patience.
+const (
+	usualPatience = 5 * time.Minute
+	mostPatience  = 24 * time.Hour
+)
+
+// readPatience is what the environment says of the patience.
+func readPatience() (time.Duration, error) {
+	text := os.Getenv(patienceEnvironment)
+	if text == "" {
+		return usualPatience, nil
+	}
+	patience, err := time.ParseDuration(text)
+	if err != nil || patience <= 0 || patience > mostPatience {
+		return 0, fmt.Errorf("cuda: %s is %q: give a duration of %v at most, such as 20s",
+			patienceEnvironment, text, mostPatience)
+	}
+	return patience, nil
+}
+
+// watchBytes is the size of a watch: eight words, as kernels/persistent.cuh says.
+const watchBytes = 32
+
+// openWatch makes the memory in which persistent kernels report a wait without end, if that is
+// asked for.
+func (d *Device) openWatch() error {
+	text := os.Getenv(spinsEnvironment)
+	if text == "" {
+		return nil
+	}
+	spins, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || spins == math.MaxUint32 {
+		return fmt.Errorf("%s is %q: give a number of looks below 2^32-1", spinsEnvironment, text)
+	}
+	if d.watch, err = d.context.AllocHost(watchBytes); err != nil {
+		return err
+	}
+	clear(d.watch)
+	binary.LittleEndian.PutUint32(d.watch, uint32(spins))
+	return nil
+}
+
+// watchAt is where the kernels report; nil if they need not.
+func (d *Device) watchAt() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(d.watch)) }
+
+// withReport adds to an error which block gave up its wait, if one did.
+func (d *Device) withReport(err error) error {
+	if d.watch == nil {
+		return err
+	}
+	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d.watch[4*i:]) }
+	if word(4) == 0 {
+		return err
+	}
+	return fmt.Errorf("a persistent kernel's block (%d, %d) looked %d times for column %d of step "+
+		"%d: %w", word(4)-1, word(5), word(0), word(7), word(6), err)
+}
+
+// otherKernels replaces the modules of which the folder that the environment names has a file.
+func otherKernels(all []kernels.Module) error {
+	folder := os.Getenv(kernelsEnvironment)
+	if folder == "" {
+		return nil
+	}
+	replaced := 0
+	for i := range all {
+		text, err := os.ReadFile(filepath.Join(folder, all[i].Name+".ptx"))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", kernelsEnvironment, err)
+		}
+		all[i].PTX, replaced = string(text), replaced+1
+	}
+	if replaced == 0 {
+		return fmt.Errorf("%s: %s has no NAME.ptx of a module: make them with scripts/kernels.sh "+
+			"debug", kernelsEnvironment, folder)
+	}
+	return nil
+}
