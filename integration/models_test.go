@@ -2,7 +2,6 @@ package integration
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -61,35 +60,37 @@ func TestModelsPage(t *testing.T) {
 	python := torchPython(t)
 	t.Run("lm", func(t *testing.T) {
 		dir := t.TempDir()
-		train(t, small("--checkpoint-dir", dir, "--layers", "2")...)
-		text := write(t, "text.txt", strings.Repeat("a ray of light, and the glass. ", 40))
-		newest := filepath.Join(dir, "step-00000020")
-		code, stdout, stderr := run(t, "eval", "--checkpoint", newest, "--corpus", text)
+		train(t, small("--checkpoint-dir", dir, "--layers", "2", "--steps", "60")...)
+		newest, prefix := filepath.Join(dir, "step-00000060"), "a ray of light, and"
+		code, stdout, stderr := run(t, "generate", "--checkpoint", newest, "--greedy", "--tokens",
+			"50", "--prefix", prefix)
 		if code != 0 {
 			t.Fatal(stderr)
 		}
-		sameText(t, stdout[:strings.Index(stdout, "\n")+1],
-			inTorch(t, python, "perplexity.py", "", newest, text))
+		sameText(t, stdout, inTorch(t, python, "generate.py", "", newest, prefix, "50"))
 	})
-	for _, k := range labelledTasks(t) {
-		for _, flags := range []string{"--cell gru --pool last", "--cell lstm --pool max",
-			"--cell rnn --pool mean --bidirectional=false"} {
-			if k.name == "tag" {
-				flags = strings.NewReplacer("--pool last", "", "--pool max", "", "--pool mean",
-					"").Replace(flags)
+	tasks := labelledTasks(t)
+	for _, c := range []struct {
+		labelledTask
+		flags string
+	}{
+		{tasks[0], "--cell gru --pool last"},
+		{tasks[0], "--cell lstm --pool max"},
+		{tasks[0], "--cell rnn --pool mean --bidirectional=false"},
+		{tasks[1], "--cell lstm"},
+	} {
+		t.Run(c.name+" "+c.flags, func(t *testing.T) {
+			dir := t.TempDir()
+			train(t, append(c.labelledTask.flags("--checkpoint-dir", dir),
+				strings.Fields(c.flags)...)...)
+			newest := filepath.Join(dir, "step-00000020")
+			const text = "the film was awful\nso Anna Bell was in New York\nunseen\n"
+			code, stdout, stderr := feed(t, text, c.name, "--checkpoint", newest)
+			if code != 0 {
+				t.Fatal(stderr)
 			}
-			t.Run(k.name+" "+flags, func(t *testing.T) {
-				dir := t.TempDir()
-				train(t, append(k.flags("--checkpoint-dir", dir), strings.Fields(flags)...)...)
-				newest := filepath.Join(dir, "step-00000020")
-				const text = "the film was awful\nso Anna Bell was in New York\nunseen\n"
-				code, stdout, stderr := feed(t, text, k.name, "--checkpoint", newest)
-				if code != 0 {
-					t.Fatal(stderr)
-				}
-				sameText(t, stdout, inTorch(t, python, k.name+".py", text, newest))
-			})
-		}
+			sameText(t, stdout, inTorch(t, python, c.name+".py", text, newest))
+		})
 	}
 }
 
@@ -108,6 +109,6 @@ func sameText(t *testing.T, got, want string) {
 		}
 	}
 	if !same {
-		t.Error(fmt.Sprintf("Rondo says\n%s\nand PyTorch\n%s", got, want))
+		t.Errorf("Rondo says\n%s\nand PyTorch\n%s", got, want)
 	}
 }
