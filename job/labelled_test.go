@@ -20,8 +20,8 @@ import (
 )
 
 // fewMoods are 8 texts of 3 labels.
-const fewMoods = "good\ta warm day\nbad\tcold\ngood\twarm warm\nodd\ta long day\nbad\ta cold day\n" +
-	"odd\tlong\ngood\tso warm\nbad\tso so cold\n"
+const fewMoods = "good\ta warm day\nbad\tcold\ngood\twarm warm\nodd\ta long day\n" +
+	"bad\ta cold day\nodd\tlong\ngood\tso warm\nbad\tso so cold\n"
 
 // inFile writes a file in a new folder.
 func inFile(t *testing.T, name, text string) (path string) {
@@ -83,8 +83,8 @@ func TestLabelledData(t *testing.T) {
 	split := openData(t, classifySpec(t, source, "--validation-fraction", "0.4"))
 	again := openData(t, classifySpec(t, source, "--validation-fraction", "0.4", "--seed", "9"))
 	apart := openData(t, classifySpec(t, source, "--eval-corpus", other))
-	if _, n := apart.Sizes(); n != 2 || split.EvalData() == 0 || split.EvalData() == apart.EvalData() ||
-		split.EvalData() != again.EvalData() {
+	if _, n := apart.Sizes(); n != 2 || split.EvalData() == 0 ||
+		split.EvalData() == apart.EvalData() || split.EvalData() != again.EvalData() {
 		t.Errorf("evaluation data %d, %d, %d; %d tokens apart", split.EvalData(), again.EvalData(),
 			apart.EvalData(), n)
 	}
@@ -210,8 +210,8 @@ func TestLabelledCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Task != "classify" || s.Outputs != 3 || !s.Bidirectional || s.BPTT != 0 || *s.Epochs != 2 ||
-		s.TokensSeen != 36 || strings.Join(s.Use, " ") != "rondo classify --checkpoint "+folder {
+	if s.Task != "classify" || s.Outputs != 3 || !s.Bidirectional || s.BPTT != 0 ||
+		*s.Epochs != 2 || s.TokensSeen != 36 || strings.Join(s.Use, " ") != "rondo classify --checkpoint "+folder {
 		t.Errorf("%+v", s)
 	}
 	tag := classifySpec(t, spec.Corpus, "--checkpoint-dir", folder)

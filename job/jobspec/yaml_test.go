@@ -157,8 +157,8 @@ func TestToYAMLOfDefaults(t *testing.T) {
 	spec := Default()
 	spec.Hidden, spec.Corpus, spec.LeaseTtl = 512, "s3://bucket/text", durationpb.New(time.Minute)
 	const want = "corpus: s3://bucket/text\ntokenizer: char\nnormalize: none\n" +
-		"validation_fraction: 0.1\nhidden: 512\nlayers: 2\ndropout: 0.4\noptimizer: adam\nlr: 0.003\nlr_schedule: cosine\nepochs: 30\n" +
-		"lease_ttl: 1m0s\n"
+		"validation_fraction: 0.1\nhidden: 512\nlayers: 2\ndropout: 0.4\noptimizer: adam\n" +
+		"lr: 0.003\nlr_schedule: cosine\nepochs: 30\nlease_ttl: 1m0s\n"
 	if text := through(t, spec); text != want {
 		t.Errorf("got %q, want %q", text, want)
 	}
