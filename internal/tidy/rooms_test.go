@@ -122,7 +122,8 @@ func otherRooms() []room {
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
-			"task/lines train", tests: "compute/cpu", never: network + " " + storage},
+			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
