@@ -170,9 +170,10 @@ func TestTranslationPassHooks(t *testing.T) {
 func TestTranslatorReverses(t *testing.T) {
 	const B, most, V, begin, end = 24, 5, 8, 0, 1
 	for name, c := range map[string]TranslatorConfig{
-		"concat": {Context: ContextConcat},
-		"state":  {Context: ContextState, Bidirectional: true},
-		"luong":  {Context: ContextState, Attention: AttentionLuong},
+		"concat":   {Context: ContextConcat},
+		"state":    {Context: ContextState, Bidirectional: true},
+		"bahdanau": {Context: ContextState, Attention: AttentionBahdanau, Bidirectional: true},
+		"luong":    {Context: ContextState, Attention: AttentionLuong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Cell, c.SourceVocab, c.TargetVocab, c.Embed, c.Hidden = compute.GRU, V, V, 12, 32
@@ -324,7 +325,14 @@ func TestTranslationSize(t *testing.T) {
 // TestTranslatorLacksMemory lets the device run out of memory at each object in turn: there is an
 // error of one line, and no memory leaks.
 func TestTranslatorLacksMemory(t *testing.T) {
-	c := translators()["gru/concat/luong/bidirectional"]
+	for _, kind := range []string{"luong", "bahdanau"} {
+		t.Run(kind, func(t *testing.T) {
+			lackMemory(t, translators()["gru/concat/"+kind+"/bidirectional"])
+		})
+	}
+}
+
+func lackMemory(t *testing.T, c TranslatorConfig) {
 	base := newDevice(t).(*cpu.Device)
 	if _, err := useTranslator(c, base, 5, 4, 2); err != nil {
 		t.Fatal(err)
