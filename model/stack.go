@@ -275,8 +275,9 @@ func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Nod
 func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
 	for k, layer := range s.layers {
 		begin, end := s.span(k)
+		w := weights.part(s.layerName(k)+".weights", begin, end)
 		var err error
-		if x, err = layer.Apply(x, weights.part(s.layerName(k)+".weights", begin, end)); err != nil {
+		if x, err = layer.Apply(x, w); err != nil {
 			return nil, err
 		}
 		if d := s.dropouts[k]; d != nil {

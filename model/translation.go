@@ -10,8 +10,9 @@ import (
 // training graph once it is compiled.
 //
 // The graph is one chain, because Gorgonia would add the gradients of a node with two readers in
-// memory of its own: encoder, entry, decoder, attention, output. States pass from the encoder's layers to the
-// decoder's, and their gradients back, in memory that both name; the entry orders the two.
+// memory of its own: encoder, entry, decoder, attention, output. The decoder's layers read the
+// encoder's final states, and attention its outputs, in memory that both name, and their gradients
+// go the same way back. The entry keeps the two in order.
 type translation struct {
 	tape
 	translator       *Translator

@@ -240,12 +240,18 @@ func TestTranslationPassErrors(t *testing.T) {
 		"up to 4 steps of 2 lanes was given 10 inputs": func(in *Pairs) {
 			in.SourceSteps, in.Source = 5, make([]int32, 10)
 		},
-		"lane 0 has an example of 4 tokens in 3 steps":  func(in *Pairs) { in.SourceLengths[0] = 4 },
-		"step 0 of lane 1 is token 7; the vocabulary":   func(in *Pairs) { in.Source[1] = 7 },
-		"3 target steps of 2 lanes was given 5 inputs":  func(in *Pairs) { in.Inputs = in.Inputs[1:] },
+		"lane 0 has an example of 4 tokens in 3 steps": func(in *Pairs) {
+			in.SourceLengths[0] = 4
+		},
+		"step 0 of lane 1 is token 7; the vocabulary": func(in *Pairs) { in.Source[1] = 7 },
+		"3 target steps of 2 lanes was given 5 inputs": func(in *Pairs) {
+			in.Inputs = in.Inputs[1:]
+		},
 		"target 1 of lane 0 is token 9; the vocabulary": func(in *Pairs) { in.Targets[2] = 9 },
 		"input 2 of lane 1 is token -1; the vocabulary": func(in *Pairs) { in.Inputs[5] = -1 },
-		"2 lanes was given the numbers of 1":            func(in *Pairs) { in.Lanes = in.Lanes[:1] },
+		"2 lanes was given the numbers of 1": func(in *Pairs) {
+			in.Lanes = in.Lanes[:1]
+		},
 	} {
 		in := randomPairs(rand.New(rand.NewPCG(1, 2)), c, 3, 3, 2)
 		in.SourceLengths, in.Targets[5] = []int32{2, 3}, 1
