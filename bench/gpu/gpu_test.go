@@ -76,7 +76,8 @@ func TestRun(t *testing.T) {
 	if text := got.Parts[1].Error; !strings.Contains(text, "TestB/c") {
 		t.Errorf("the test that failed is not named: %s", text)
 	}
-	for _, part := range []string{"cuda RONDO_CUDA_SPINS=: 1 passed, 1 failed, 0 skipped", "torch 2 (CUDA , cuDNN",
+	for _, part := range []string{"cuda RONDO_CUDA_SPINS=: 1 passed, 1 failed, 0 skipped",
+		"torch 2 (CUDA , cuDNN",
 		"| textbook LSTM | fp32 | 200 | 100 | float32 graph | 2.00x | 400 | 50% |"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("%s\nlacks %q", &out, part)
@@ -315,12 +316,19 @@ func TestKill(t *testing.T) {
 			exit 1 ;; esac
 		for i in $(seq ${STEPS:-20}); do
 			[ $i != 11 ] || sleep 0.3
+			[ $i != ${RING:-11} ] || echo '{"event":"generation"}'
 			echo '{"event":"step","step":'$i',"loss":2.5}'
-		done`})}, out: io.Discard}
+		done
+		echo '{"event":"generation"}'`})}, out: io.Discard}
 	said, err := kill(context.Background(), s)
 	took, _ := time.ParseDuration(said[strings.LastIndex(said, " ")+1:])
 	if err != nil || took < 300*time.Millisecond || took > time.Minute {
 		t.Errorf("%q, %v", said, err)
+	}
+	t.Setenv("RING", "0")
+	if _, err := kill(context.Background(), s); err == nil ||
+		!strings.Contains(err.Error(), "no worker was killed") {
+		t.Errorf("%v", err)
 	}
 	t.Setenv("STEPS", "12")
 	if _, err := kill(context.Background(), s); err == nil ||
