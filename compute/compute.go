@@ -381,12 +381,13 @@ type Device interface {
 	// read x and y, which may be nil. Pool and PoolBackward give the same bits on every device.
 	PoolBackward(p Pooling, dx, dy, x, y []float32, steps int, lengths []int32)
 
-	// Tanh sets x to tanh(x). TanhBackward multiplies dy by the derivative, 1 - y², for y = tanh(x).
+	// Tanh sets x to tanh(x). TanhBackward multiplies dy by the derivative, 1 - y²; y = tanh(x).
 	Tanh(x []float32)
 	TanhBackward(dy, y []float32)
-	// Attend computes Weights, for each lane and query the softmax over the lane's source steps of q
-	// · k[s], zero from its length on, and Y, the sums of v[s] with these weights. A lane of length
-	// 0 gives zeros. Its products are of float32 in every precision.
+	// Attend computes Weights: for each lane and query q the softmax, over the lane's source steps
+	// s, of the inner product of q and k[s], and zero from its length on; and Y, the sums of v[s]
+	// with these weights. A lane of length 0 gives zeros. Products are of float32 in every
+	// precision.
 	Attend(a Attention)
 	// AttendBackward overwrites dq, dk and dv with the gradients of Q, K and V, given Y's. a is
 	// that of Attend. It overwrites a.Weights.

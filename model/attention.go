@@ -17,11 +17,17 @@ const (
 	// outputs e_s, the context c_t is the sum of softmax_s(h_t · W_a e_s) e_s, and the output layer
 	// reads tanh(W_c [c_t; h_t]).
 	AttentionLuong
+	// AttentionBahdanau is additive attention inside the recurrence (Bahdanau et al. 2015,
+	// arXiv:1409.0473, as in Dive into Deep Learning): the last layer's state q before a step gives
+	// the context, the sum of softmax_s(w · tanh(W_q q + W_k e_s)) e_s, which follows the first
+	// layer's other input at that step.
+	AttentionBahdanau
 )
 
 // AttentionNames returns the names of all kinds of attention, in the order of their numbers.
 func AttentionNames() []string {
-	return []string{AttentionNone: "none", AttentionLuong: "luong"}
+	return []string{AttentionNone: "none", AttentionLuong: "luong",
+		AttentionBahdanau: "bahdanau"}
 }
 
 // ParseAttention returns the kind of attention with this name.
@@ -36,8 +42,23 @@ func (a AttentionKind) String() string { return nameOf("attention", int(a), Atte
 // Names of the tensors of attention.
 const (
 	attentionOutput = "attention.output.weight" // W_c: [H, W+H]
-	attentionKeys   = "attention.keys.weight"   // W_a: [H, W]
+	attentionKeys   = "attention.keys.weight"   // W_a or W_k: [H, W]
+	attentionQuery  = "attention.query.weight"  // W_q: [H, H]
+	attentionScore  = "attention.score.weight"  // w: [1, H]
 )
+
+// attentionTensors are the tensors' names, in the order of the layout.
+func attentionTensors(kind AttentionKind) []string {
+	return [][]string{AttentionNone: nil, AttentionLuong: {attentionOutput, attentionKeys},
+		AttentionBahdanau: {attentionQuery, attentionKeys, attentionScore}}[kind]
+}
+
+// attentionShape is the shape of one of these tensors.
+func (c TranslatorConfig) attentionShape(name string) []int {
+	H, W := c.Hidden, c.encoder().width()
+	return map[string][]int{attentionOutput: {H, W + H}, attentionKeys: {H, W},
+		attentionQuery: {H, H}, attentionScore: {1, H}}[name]
+}
 
 // attention is AttentionLuong as an operator: y = tanh(W_c [c; x]) for the decoder's output x: [Td,
 // B, H]. It reads the encoder's output, and overwrites its gradient, without a node: the encoder
@@ -142,45 +163,14 @@ func (a *attention) backward(x, dy []float32) {
 
 // apply adds the operator to the graph of the decoder's output.
 func (a *attention) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
-	forward := &operator{name: "attention", shape: a.y.value.Shape().Clone(),
-		wrt: []bool{true, true, true},
-		run: func(in []gorgonia.Value) (gorgonia.Value, error) {
-			x, err := floats(in[0], len(a.dx.flat))
-			if err != nil {
-				return nil, err
-			}
-			a.project()
-			a.run(x)
-			return a.y.value, nil
-		}}
-	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
-		backward := &operator{name: "attention.backward", shape: a.dx.value.Shape().Clone(),
-			run: func(in []gorgonia.Value) (gorgonia.Value, error) {
-				x, err := floats(in[0], len(a.dx.flat))
-				if err != nil {
-					return nil, err
-				}
-				dy, err := floats(in[2], len(a.y.flat))
-				if err != nil {
-					return nil, err
-				}
-				a.backward(x, dy)
-				return a.dx.value, nil
-			}}
-		dx, err := backward.apply(in[0], y, dy)
-		if err != nil {
-			return nil, err
-		}
-		gradients := gorgonia.Nodes{dx}
-		for _, name := range []string{attentionOutput, attentionKeys} {
-			v := find(a.views, name)
-			dw, err := port(name+".dw", dx, dense(v.of(a.grads), v.Shape...))
-			if err != nil {
-				return nil, err
-			}
-			gradients = append(gradients, dw)
-		}
-		return gradients, nil
+	in, gradients := gorgonia.Nodes{x}, []*buffer{a.dx}
+	for _, name := range attentionTensors(AttentionLuong) {
+		v := find(a.views, name)
+		in = append(in, weights.tensor(name))
+		gradients = append(gradients, cut(v.of(a.grads), v.Shape...))
 	}
-	return forward.apply(x, weights.tensor(attentionOutput), weights.tensor(attentionKeys))
+	return applyTogether("attention", in, a.y, gradients, func(x []float32) {
+		a.project()
+		a.run(x)
+	}, a.backward)
 }

@@ -13,12 +13,15 @@ type Decoder struct {
 	*translation
 	maxSource int
 	memory    translationMemory
-	encoded   compute.Attention // with attention, its sources by lanes of Encode
+	encoded   compute.Attention // with attention, its values by lanes of Encode
+	keys      []float32         // likewise
 	sources   []float32         // keys and values by hypotheses, [Ts, B, H] and [Ts, B, W]
-	states    []float32         // before and after a step: [2, L, States, B, H]
-	lanes     []int32           // [B]: the lane of Encode whose source a hypothesis translates
-	identity  []int32           // [B]: 0, 1, 2, …
-	logits    []float32         // [B, V]
+	states    []float32         // before and after a step: [L, 2, States, B, H]
+	before    []compute.RecurrentState
+	after     []compute.RecurrentState
+	lanes     []int32   // [B]: the lane of Encode whose source a hypothesis translates
+	identity  []int32   // [B]: 0, 1, 2, …
+	logits    []float32 // [B, V]
 }
 
 // NewDecoder makes a decoder for sources of up to maxSource tokens and B hypotheses. Each call to
@@ -52,16 +55,22 @@ func (d *Decoder) allocate() (err error) {
 	d.make(&d.memory)
 	d.lanes = d.entry.lanes
 	d.logits = t.dev.Alloc(B * c.TargetVocab)
-	if a := d.attention; a != nil {
-		d.encoded = a.of
-		d.sources = t.dev.Alloc(len(a.of.K) + len(a.of.V))
+	if of, keys := d.attends(); of != nil {
+		d.encoded, d.keys = *of, *keys
+		d.sources = t.dev.Alloc(len(d.keys) + len(of.V))
 	}
 	size := c.Cell.States() * B * c.Hidden
 	d.states = t.dev.Alloc(2 * c.Layers * size)
+	for k := range c.Layers {
+		shape := c.decoder().layerShape(k, 1, B)
+		d.before = append(d.before, cutState(shape, d.states[2*k*size:]))
+		d.after = append(d.after, cutState(shape, d.states[(2*k+1)*size:]))
+	}
+	if d.additive != nil {
+		d.additive.states = [][]compute.RecurrentState{d.before, d.after}
+	}
 	for k, layer := range d.decoder.layers {
-		l := layer.(*Layer)
-		l.in = cutState(l.shape, d.states[2*k*size:])
-		l.out = cutState(l.shape, d.states[(2*k+1)*size:])
+		layer.(*Layer).in, layer.(*Layer).out = d.before[k], d.after[k]
 	}
 	return nil
 }
@@ -76,13 +85,13 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 	}
 	defer compute.Catch(&err)
 	d.encoder.load(in)
-	if d.attention != nil {
-		d.attention.of = d.encoded
+	if of, keys := d.attends(); of != nil {
+		*of, *keys = d.encoded, d.keys
 	}
 	d.encode()
 	copy(d.lanes, d.identity)
-	for k, layer := range d.decoder.layers {
-		d.copyState(layer.(*Layer).out, d.encoder.sides(k)[0].out, nil)
+	for k, after := range d.after {
+		d.copyState(after, d.encoder.sides(k)[0].out, nil)
 	}
 	return nil
 }
@@ -111,12 +120,11 @@ func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
 	for b, source := range from {
 		d.lanes[b] = was[source]
 	}
-	if d.attention != nil && !slices.Equal(d.lanes, was) {
+	if len(d.sources) > 0 && !slices.Equal(d.lanes, was) {
 		d.gatherSources()
 	}
-	for _, layer := range d.decoder.layers {
-		l := layer.(*Layer)
-		d.copyState(l.in, l.out, from)
+	for k, after := range d.after {
+		d.copyState(d.before[k], after, from)
 	}
 	x := d.decode()
 	t.dev.Gemm(false, true, B, V, len(x)/B, 1, x, t.view(outputWeight, t.params), 0, d.logits)
@@ -130,18 +138,18 @@ func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
 
 // gatherSources makes the attention read the sources of the hypotheses' lanes.
 func (d *Decoder) gatherSources() {
-	from, to, B := d.encoded, &d.attention.of, len(d.lanes)
+	to, keys := d.attends()
+	from, H, B := d.encoded, d.decoder.Hidden, len(d.lanes)
 	rows := make([]int32, from.S*B)
 	for i := range rows {
 		rows[i] = int32(i/B*B) + d.lanes[i%B]
 	}
-	to.K, to.V = d.sources[:len(from.K)], d.sources[len(from.K):]
+	*keys, to.V = d.sources[:len(d.keys)], d.sources[len(d.keys):]
 	to.Lengths = make([]int32, B)
 	for b, lane := range d.lanes {
 		to.Lengths[b] = from.Lengths[lane]
 	}
-	d.decoder.dev.CopyRows(packed(to.K, from.H), packed(from.K, from.H), len(rows), from.H, rows,
-		false)
+	d.decoder.dev.CopyRows(packed(*keys, H), packed(d.keys, H), len(rows), H, rows, false)
 	d.decoder.dev.CopyRows(packed(to.V, from.W), packed(from.V, from.W), len(rows), from.W, rows,
 		false)
 }

@@ -28,7 +28,8 @@ type embedding struct {
 
 func newEmbedding(dev compute.Device, name string, V int, grad []float32, rows *gradientRows,
 	y *buffer) *embedding {
-	return &embedding{name: name, dev: dev, y: y, grad: grad, rows: rows, dw: dense(grad, V, len(grad)/V)}
+	return &embedding{name: name, dev: dev, y: y, grad: grad, rows: rows,
+		dw: dense(grad, V, len(grad)/V)}
 }
 
 // gradientRows lists the rows of an embedding's gradient, [V, E], that were written since it was

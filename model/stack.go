@@ -15,6 +15,7 @@ type stackConfig struct {
 	bidirectional bool
 	prefix        string // of the tensors' names
 	context       int    // columns of the first layer's input that follow the embedding's
+	attended      int    // columns that follow these, of AttentionBahdanau's context
 	// first is the number of the first layer in the keys of dropout. The embedding's is one less.
 	first int
 }
@@ -30,7 +31,7 @@ func (c stackConfig) width() int {
 // layerShape is the shape of one direction of recurrent layer k for T steps of B lanes.
 func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
 	s := c.Config.layerShape(k, T, B)
-	if s.D += c.context; k > 0 {
+	if s.D += c.context + c.attended; k > 0 {
 		s.D = c.width()
 	}
 	return s
@@ -50,6 +51,14 @@ func (c stackConfig) directions() (all []direction) {
 		}
 	}
 	return all
+}
+
+// layersSpan is the layers' part of the flat parameters: [begin, end).
+func (c stackConfig) layersSpan(views []View) (begin, end int) {
+	all := c.directions()
+	begin, _ = all[0].span(views)
+	_, end = all[len(all)-1].span(views)
+	return begin, end
 }
 
 // layout adds the tensors.
@@ -93,7 +102,7 @@ type stackMemory struct {
 // allocate makes room for T steps of B lanes.
 func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B int) {
 	wide := c.Config
-	wide.Embed += c.context
+	wide.Embed += c.context + c.attended
 	wide.Hidden = c.width()
 	m.activations.allocate(wide, alloc, T, B)
 	if c.bidirectional {
@@ -126,6 +135,10 @@ type stack struct {
 	T, B   int
 	memory *stackMemory
 
+	// partial takes the layers' gradients, if it is set; begin is where they begin in grads.
+	partial []float32
+	begin   int
+
 	ids     []int32 // [T, B]
 	lengths []int32 // [B]
 
@@ -139,11 +152,13 @@ type stack struct {
 // make makes the stack's parts. memory must suffice for T steps of B lanes. On an error of the
 // device it panics, and the stack keeps what was made.
 func (s *stack) make() {
+	s.makeEmbedding()
+	s.makeLayers()
+}
+
+func (s *stack) makeEmbedding() {
 	c := s.stackConfig
 	s.ids, s.lengths = make([]int32, s.T*s.B), make([]int32, s.B)
-	if c.bidirectional {
-		s.order = make(reversal, s.T*s.B)
-	}
 	if c.Embed > 0 {
 		table := find(s.views, c.prefix+embeddingWeight)
 		y := cut(s.memory.embedded, s.T, s.B, c.Embed)
@@ -154,6 +169,13 @@ func (s *stack) make() {
 			s.rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
+	}
+}
+
+func (s *stack) makeLayers() {
+	c := s.stackConfig
+	if c.bidirectional {
+		s.order = make(reversal, s.T*s.B)
 	}
 	for k := range c.Layers {
 		s.addLayer(k)
@@ -207,7 +229,11 @@ func (s *stack) addLayer(k int) {
 func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffer, at int,
 	last bool) *Layer {
 	begin, end := d.span(s.views)
-	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.grads[begin:end:end], y)
+	gradient := s.grads[begin:end:end]
+	if s.partial != nil {
+		gradient = s.partial[begin-s.begin : end-s.begin : end-s.begin]
+	}
+	layer := newLayer(s.dev, s.layerName(d.layer), shape, gradient, y)
 	layer.in = cutState(shape, s.memory.before)
 	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
 	s.tape.reports(layer, s.views, d, last)
@@ -249,8 +275,9 @@ func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Nod
 func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
 	for k, layer := range s.layers {
 		begin, end := s.span(k)
+		w := weights.part(s.layerName(k)+".weights", begin, end)
 		var err error
-		if x, err = layer.Apply(x, weights.part(s.layerName(k)+".weights", begin, end)); err != nil {
+		if x, err = layer.Apply(x, w); err != nil {
 			return nil, err
 		}
 		if d := s.dropouts[k]; d != nil {

@@ -10,14 +10,16 @@ import (
 // training graph once it is compiled.
 //
 // The graph is one chain, because Gorgonia would add the gradients of a node with two readers in
-// memory of its own: encoder, entry, decoder, attention, output. States pass from the encoder's layers to the
-// decoder's, and their gradients back, in memory that both name; the entry orders the two.
+// memory of its own: encoder, entry, decoder, attention, output. The decoder's layers read the
+// encoder's final states, and attention its outputs, in memory that both name, and their gradients
+// go the same way back. The entry keeps the two in order.
 type translation struct {
 	tape
 	translator       *Translator
 	encoder, decoder *stack
 	entry            *entry
-	attention        *attention // nil: none
+	attention        *attention // nil: not AttentionLuong
+	additive         *additive  // nil: not AttentionBahdanau
 }
 
 // translationMemory is the working memory of translations besides their kernels' own. Translations
@@ -25,22 +27,30 @@ type translation struct {
 type translationMemory struct {
 	encoder, decoder stackMemory
 	attention        attentionMemory
+	steps            stackMemory // of an additive's layers
+	additive         []float32
 	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
 }
 
 // on sets the device.
 func (m *translationMemory) on(dev compute.Device) {
-	m.encoder.dev, m.decoder.dev, m.attention.dev = dev, dev, dev
+	m.encoder.dev, m.decoder.dev, m.attention.dev, m.steps.dev = dev, dev, dev, dev
 }
 
 // allocate makes room for these steps of B lanes.
 func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []float32, source,
 	target, B int) {
 	m.encoder.allocate(c.encoder(), alloc, source, B)
-	m.decoder.allocate(c.decoder(), alloc, target, B)
-	if c.Attention == AttentionLuong {
+	d := c.decoder()
+	switch c.Attention {
+	case AttentionLuong:
 		m.attention.allocate(c, alloc, source, target, B)
+	case AttentionBahdanau:
+		m.steps.allocate(d, alloc, 1, B)
+		m.additive = alloc(c.additiveSize(source, target, B))
+		d.Layers, d.attended = 1, 0 // only the last layer's output
 	}
+	m.decoder.allocate(d, alloc, target, B)
 	m.dstates = alloc(B * c.network().StateSize())
 }
 
@@ -48,8 +58,10 @@ func (m *translationMemory) close() {
 	m.encoder.close()
 	m.decoder.close()
 	m.attention.close()
+	m.steps.close()
 	m.decoder.dev.Free(m.dstates)
-	m.dstates = nil
+	m.decoder.dev.Free(m.additive)
+	m.dstates, m.additive = nil, nil
 }
 
 // newTranslation makes the parts but for their kernels.
@@ -65,22 +77,29 @@ func newTranslation(t *Translator, source, target, B int, memory *translationMem
 // make makes the parts. On an error of the device it panics, and keeps what was made.
 func (n *translation) make(memory *translationMemory) {
 	n.encoder.make()
-	n.decoder.make()
-	c := n.decoder.stackConfig
+	n.decoder.makeEmbedding()
+	c, kind := n.decoder.stackConfig, n.translator.config.Attention
 	size := len(memory.dstates) / c.Layers
-	for k, layer := range n.decoder.layers {
+	var dfirst []compute.RecurrentState
+	for k := range c.Layers {
 		d := cutState(c.layerShape(k, 1, n.decoder.B), memory.dstates[k*size:])
-		layer.(*Layer).dstate = d
-		sides := n.encoder.sides(k)
-		layer.(*Layer).in = sides[0].out
-		for _, side := range sides {
+		dfirst = append(dfirst, d)
+		for _, side := range n.encoder.sides(k) {
 			side.lengths, side.dout = n.encoder.lengths, d
 		}
 	}
 	n.entry = newEntry(n.encoder, n.decoder)
-	if n.translator.config.Attention == AttentionLuong {
+	n.entry.attended = kind != AttentionNone
+	if kind == AttentionBahdanau {
+		n.newAdditive(&memory.steps, memory.additive, dfirst)
+		return
+	}
+	n.decoder.makeLayers()
+	for k, layer := range n.decoder.layers {
+		layer.(*Layer).in, layer.(*Layer).dstate = n.encoder.sides(k)[0].out, dfirst[k]
+	}
+	if kind == AttentionLuong {
 		n.attention = newAttention(n.encoder, n.decoder, &memory.attention)
-		n.entry.attended = true
 	}
 }
 
@@ -98,15 +117,19 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
 		return nil, nil, err
 	}
-	if x, err = n.decoder.apply(x, leaves); err != nil {
-		return nil, nil, err
-	}
 	dx := n.decoder.inputGradient(0, n.decoder.Hidden)
-	if n.attention != nil {
-		if x, err = n.attention.apply(x, leaves); err != nil {
-			return nil, nil, err
-		}
+	if n.additive != nil {
+		x, err = n.additive.apply(x, leaves)
+		dx = n.decoder.inputGradient(n.decoder.Layers+1, n.decoder.Hidden)
+	} else {
+		x, err = n.decoder.apply(x, leaves)
+	}
+	if err == nil && n.attention != nil {
+		x, err = n.attention.apply(x, leaves)
 		dx = n.decoder.inputGradient(1, n.decoder.Hidden)
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	n.output, cost, err = leaves.crossEntropy(x, dx, &n.tape)
 	return cost, leaves.all, err
@@ -123,6 +146,12 @@ func (n *translation) load(in Pairs, training bool) {
 		}
 	}
 	n.output.scale = in.Scale
+	if n.additive != nil {
+		n.additive.in = nil
+		if training {
+			n.additive.in = &in
+		}
+	}
 	if training {
 		n.encoder.loadDropout(in.Step, in.Lanes)
 		n.decoder.loadDropout(in.Step, in.Lanes)
@@ -135,13 +164,30 @@ func (n *translation) encode() {
 	n.entry.join()
 	if n.attention != nil {
 		n.attention.project()
+	} else if n.additive != nil {
+		n.additive.project()
 	}
+}
+
+// attends is the attention, whose V and Lengths are of the lanes' sources, and their keys; nil:
+// there is none.
+func (n *translation) attends() (of *compute.Attention, keys *[]float32) {
+	switch {
+	case n.attention != nil:
+		return &n.attention.of, &n.attention.of.K
+	case n.additive != nil:
+		return &n.additive.of, &n.additive.keys
+	}
+	return nil, nil
 }
 
 // decode runs the decoder on the loaded tokens, without dropout, and returns the output layer's
 // input: [Td, B, H].
 func (n *translation) decode() []float32 {
 	n.entry.run(false)
+	if n.additive != nil {
+		return n.additive.run(n.entry.x.flat)
+	}
 	y := n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
 	if n.attention != nil {
 		return n.attention.run(y)
@@ -153,6 +199,9 @@ func (n *translation) close() {
 	n.tape.close()
 	n.encoder.close()
 	n.decoder.close()
+	if n.additive != nil && n.additive.step != nil {
+		n.additive.step.close()
+	}
 }
 
 // entry is the operator between encoder and decoder: it makes the first decoder layer's input of

@@ -184,7 +184,8 @@ func (p *TranslationPass) check(in Pairs, training bool) error {
 			return fmt.Errorf("model: target %d of lane %d is token %d; the vocabulary has %d",
 				i/p.B, i%p.B, id, c.TargetVocab)
 		}
-		if input := in.Inputs[i]; i/p.B < lengths[i%p.B] && (input < 0 || int(input) >= c.TargetVocab) {
+		input := in.Inputs[i]
+		if i/p.B < lengths[i%p.B] && (input < 0 || int(input) >= c.TargetVocab) {
 			return fmt.Errorf("model: input %d of lane %d is token %d; the vocabulary has %d",
 				i/p.B, i%p.B, input, c.TargetVocab)
 		}

@@ -170,9 +170,10 @@ func TestTranslationPassHooks(t *testing.T) {
 func TestTranslatorReverses(t *testing.T) {
 	const B, most, V, begin, end = 24, 5, 8, 0, 1
 	for name, c := range map[string]TranslatorConfig{
-		"concat": {Context: ContextConcat},
-		"state":  {Context: ContextState, Bidirectional: true},
-		"luong":  {Context: ContextState, Attention: AttentionLuong},
+		"concat":   {Context: ContextConcat},
+		"state":    {Context: ContextState, Bidirectional: true},
+		"bahdanau": {Context: ContextState, Attention: AttentionBahdanau, Bidirectional: true},
+		"luong":    {Context: ContextState, Attention: AttentionLuong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Cell, c.SourceVocab, c.TargetVocab, c.Embed, c.Hidden = compute.GRU, V, V, 12, 32
@@ -239,12 +240,18 @@ func TestTranslationPassErrors(t *testing.T) {
 		"up to 4 steps of 2 lanes was given 10 inputs": func(in *Pairs) {
 			in.SourceSteps, in.Source = 5, make([]int32, 10)
 		},
-		"lane 0 has an example of 4 tokens in 3 steps":  func(in *Pairs) { in.SourceLengths[0] = 4 },
-		"step 0 of lane 1 is token 7; the vocabulary":   func(in *Pairs) { in.Source[1] = 7 },
-		"3 target steps of 2 lanes was given 5 inputs":  func(in *Pairs) { in.Inputs = in.Inputs[1:] },
+		"lane 0 has an example of 4 tokens in 3 steps": func(in *Pairs) {
+			in.SourceLengths[0] = 4
+		},
+		"step 0 of lane 1 is token 7; the vocabulary": func(in *Pairs) { in.Source[1] = 7 },
+		"3 target steps of 2 lanes was given 5 inputs": func(in *Pairs) {
+			in.Inputs = in.Inputs[1:]
+		},
 		"target 1 of lane 0 is token 9; the vocabulary": func(in *Pairs) { in.Targets[2] = 9 },
 		"input 2 of lane 1 is token -1; the vocabulary": func(in *Pairs) { in.Inputs[5] = -1 },
-		"2 lanes was given the numbers of 1":            func(in *Pairs) { in.Lanes = in.Lanes[:1] },
+		"2 lanes was given the numbers of 1": func(in *Pairs) {
+			in.Lanes = in.Lanes[:1]
+		},
 	} {
 		in := randomPairs(rand.New(rand.NewPCG(1, 2)), c, 3, 3, 2)
 		in.SourceLengths, in.Targets[5] = []int32{2, 3}, 1
@@ -324,7 +331,14 @@ func TestTranslationSize(t *testing.T) {
 // TestTranslatorLacksMemory lets the device run out of memory at each object in turn: there is an
 // error of one line, and no memory leaks.
 func TestTranslatorLacksMemory(t *testing.T) {
-	c := translators()["gru/concat/luong/bidirectional"]
+	for _, kind := range []string{"luong", "bahdanau"} {
+		t.Run(kind, func(t *testing.T) {
+			lackMemory(t, translators()["gru/concat/"+kind+"/bidirectional"])
+		})
+	}
+}
+
+func lackMemory(t *testing.T, c TranslatorConfig) {
 	base := newDevice(t).(*cpu.Device)
 	if _, err := useTranslator(c, base, 5, 4, 2); err != nil {
 		t.Fatal(err)

@@ -122,6 +122,9 @@ func (c TranslatorConfig) decoder() stackConfig {
 	if c.Context == ContextConcat {
 		s.context = c.Hidden
 	}
+	if c.Attention == AttentionBahdanau {
+		s.attended = c.encoder().width()
+	}
 	return s
 }
 
@@ -131,9 +134,12 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	output.weight              [V, H]
 //	output.bias                [V]
 //	attention.output.weight    [H, W+H]  with AttentionLuong; W is the encoder's width
-//	attention.keys.weight      [H, W]
+//	attention.query.weight     [H, H]    with AttentionBahdanau
+//	attention.keys.weight      [H, W]    with either
+//	attention.score.weight     [1, H]    with AttentionBahdanau
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
-//	                                     ContextConcat E+H; then the layer's other tensors
+//	                                     ContextConcat E+H, and W more with
+//	                                     AttentionBahdanau; then the layer's other tensors
 //	decoder.embedding.weight   [V, E]
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
@@ -141,9 +147,8 @@ func (c TranslatorConfig) Layout() []View {
 	var l layouter
 	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
 	l.add(roleOutputBias, outputBias, c.TargetVocab)
-	if c.Attention == AttentionLuong {
-		l.add(roleProjection, attentionOutput, c.Hidden, c.encoder().width()+c.Hidden)
-		l.add(roleProjection, attentionKeys, c.Hidden, c.encoder().width())
+	for _, name := range attentionTensors(c.Attention) {
+		l.add(roleProjection, name, c.attentionShape(name)...)
 	}
 	c.decoder().layout(&l)
 	c.encoder().layout(&l)
@@ -154,11 +159,16 @@ func (c TranslatorConfig) Layout() []View {
 // turn, as Finishes does for a Model.
 func (c TranslatorConfig) Finishes() []int {
 	views := c.Layout()
-	ends := []int{find(views, outputBias).end()}
-	if c.Attention == AttentionLuong {
-		ends = append(ends, find(views, attentionOutput).end(), find(views, attentionKeys).end())
+	ends, decoder := []int{find(views, outputBias).end()}, c.decoder().finishes(views)
+	if c.Attention == AttentionBahdanau { // its gradients are sums over the steps
+		_, end := c.decoder().layersSpan(views)
+		decoder = []int{end, decoder[len(decoder)-1]}
+	} else {
+		for _, name := range attentionTensors(c.Attention) {
+			ends = append(ends, find(views, name).end())
+		}
 	}
-	return slices.Concat(ends, c.decoder().finishes(views), c.encoder().finishes(views))
+	return slices.Concat(ends, decoder, c.encoder().finishes(views))
 }
 
 // Translator is an encoder and a decoder of recurrent layers: it reads a source sequence, and

@@ -52,7 +52,7 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 10, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 13, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -306,7 +306,7 @@ func TestTranslatorConfig(t *testing.T) {
 		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
 		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
 		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
-		"--attention: 2 is not":       func(c *TranslatorConfig) { c.Attention = 2 },
+		"--attention: 3 is not":       func(c *TranslatorConfig) { c.Attention = 3 },
 		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
 	} {
 		c := translators()["gru/concat/none"]
@@ -317,7 +317,7 @@ func TestTranslatorConfig(t *testing.T) {
 		}
 	}
 	if _, err := ParseContext("none"); err == nil || err.Error() !=
-		`--context "none": give concat, state` {
+		`--decoder-context "none": give concat, state` {
 		t.Error(err)
 	}
 }

@@ -68,6 +68,7 @@ const mostMethods = 25
 func crowded() map[string]string {
 	const device = "compute.Device alone asks for 26, and the interfaces of optional work for more"
 	return map[string]string{"compute/cpu.Device": device, "compute/cuda.Device": device,
+		"compute/devicetest.Protected": device, "compute/devicetest.Recorder": device,
 		"compute/cpu.native": "one method for each kernel in C, and more in tests"}
 }
 

@@ -26,13 +26,16 @@ CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
     "gru-forward": ("gru", 1, False, "concat", "none"),
+    "rnn-concat": ("rnn", 2, False, "concat", "none"),
+    "rnn-state": ("rnn", 1, True, "state", "none"),
     "lstm-concat": ("lstm", 2, True, "concat", "none"),
     "lstm-state": ("lstm", 2, False, "state", "none"),
     "gru-luong": ("gru", 2, True, "state", "luong"),
     "gru-luong-concat": ("gru", 1, False, "concat", "luong"),
     "lstm-luong": ("lstm", 2, True, "concat", "luong"),
-    "rnn-concat": ("rnn", 2, False, "concat", "none"),
-    "rnn-state": ("rnn", 1, True, "state", "none"),
+    "gru-bahdanau": ("gru", 2, True, "state", "bahdanau"),
+    "gru-bahdanau-concat": ("gru", 1, False, "concat", "bahdanau"),
+    "lstm-bahdanau": ("lstm", 2, True, "concat", "bahdanau"),
 }
 
 
@@ -48,11 +51,17 @@ class Translator(nn.Module):
         super().__init__()
         self.context, self.kind, self.sides = context, attention, 1 + bidirectional
         self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
-        self.decoder = Part(cell, V, E + H * (context == "concat"), layers)
+        wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
+        self.decoder = Part(cell, V, wide, layers)
         if attention == "luong":
             self.attention = nn.Module()
             self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
             self.attention.output = nn.Linear(H * self.sides + H, H, bias=False)
+        if attention == "bahdanau":
+            self.attention = nn.Module()
+            self.attention.query = nn.Linear(H, H, bias=False)
+            self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
+            self.attention.score = nn.Linear(H, 1, bias=False)
         self.output = nn.Linear(H, V)
 
     def start(self, h):
@@ -65,6 +74,18 @@ class Translator(nn.Module):
         weights = scores.masked_fill(ended[:, None, :], -torch.inf).softmax(2)
         context = torch.einsum("bts,sbw->tbw", weights, encoded)
         return self.attention.output(torch.cat([context, y], 2)).tanh()
+
+    def bahdanau(self, encoded, x, state):
+        keys, outputs = self.attention.keys(encoded), []
+        for t in range(T):
+            last = (state[0] if isinstance(state, tuple) else state)[-1]
+            scores = self.attention.score((self.attention.query(last) + keys).tanh())  # [S, B, 1]
+            ended = torch.arange(S)[:, None, None] >= torch.tensor(LENGTHS)[:, None]
+            weights = scores.masked_fill(ended, -torch.inf).softmax(0)
+            context = (weights * encoded).sum(0)
+            y, state = self.decoder.rnn(torch.cat([x[t], context], 1)[None], state)
+            outputs.append(y)
+        return torch.cat(outputs)
 
     def forward(self, source, inputs):
         x = pack_padded_sequence(self.encoder.embedding(source), LENGTHS, enforce_sorted=False)
@@ -79,6 +100,8 @@ class Translator(nn.Module):
         x = self.decoder.embedding(inputs)
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
+        if self.kind == "bahdanau":
+            return self.output(self.bahdanau(encoded, x, state))
         y, _ = self.decoder.rnn(x, state)
         if self.kind == "luong":
             y = self.luong(encoded, y)
@@ -98,7 +121,9 @@ def trace(number, case):
     torch.manual_seed(number)
     model = Translator(*case).double()
     with torch.no_grad():
-        for p in model.parameters():
+        for name, p in model.named_parameters():
+            if name.startswith("attention"):
+                p.mul_(4)  # so that attention is not nearly uniform
             p.copy_(p.float().double())  # exact in both
     source = torch.randint(0, SOURCE, (S, B))
     tokens = torch.randint(0, V, (T + 1, B))

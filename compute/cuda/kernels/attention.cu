@@ -1,5 +1,5 @@
-// Attention of a decoder's queries over the steps of their lanes' sources. A warp has a row, so that
-// a lane's keys and values are read from the L2 cache once per query.
+// Attention of a decoder's queries over the steps of their lanes' sources. A warp has a row, and
+// reads its lane's keys and values from the L2 cache.
 #include "sums.cuh"
 
 // x = tanh(x).

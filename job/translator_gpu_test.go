@@ -1,0 +1,132 @@
+//go:build cuda
+
+package job
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+	"rondo/compute/cpu"
+	"rondo/compute/cuda"
+	"rondo/compute/devicetest"
+	"rondo/model"
+)
+
+// TestTranslatorOnGPU holds translators with each kind of attention on the GPU against the CPU's:
+// gradients that are staged, losses, and the log probabilities of hypotheses that change places.
+func TestTranslatorOnGPU(t *testing.T) {
+	if !onGPU(t) {
+		return
+	}
+	gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Close()
+	host, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	for kind, name := range model.AttentionNames() {
+		t.Run(name, func(t *testing.T) {
+			c := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: 7, TargetVocab: 9,
+				Embed: 6, Hidden: 16, Layers: 2, Bidirectional: true, Dropout: 0.3,
+				DropoutInput: 0.2, Attention: model.AttentionKind(kind), Seed: 7}
+			rng := rand.New(rand.NewPCG(1, 2))
+			batches := make([]model.Pairs, 3)
+			for i := range batches {
+				batches[i] = randomPairs(rng, c, 6-i, 5-i, 3)
+			}
+			want, got := translated(t, c, host, batches), translated(t, c, gpu, batches)
+			for i := range want {
+				compared := devicetest.NewComparison(t,
+					devicetest.Bounds{Element: 1e-4, Share: 1e-5})
+				compared.Tensor(fmt.Sprint("result ", i), "values", got[i], widened(want[i]))
+				compared.End()
+			}
+		})
+	}
+}
+
+// randomPairs draws a batch of pairs of up to S and T tokens in B lanes, one of them empty.
+func randomPairs(rng *rand.Rand, c model.TranslatorConfig, S, T, B int) model.Pairs {
+	in := model.Pairs{SourceSteps: S, TargetSteps: T, Scale: 0.5, Step: int64(T)}
+	for range S * B {
+		in.Source = append(in.Source, int32(rng.IntN(c.SourceVocab)))
+	}
+	for b := range B {
+		in.SourceLengths = append(in.SourceLengths, int32(rng.IntN(S)+1))
+		in.Lanes = append(in.Lanes, 3*b)
+	}
+	in.SourceLengths[B-1] = 0
+	for i := range T * B {
+		in.Inputs = append(in.Inputs, int32(rng.IntN(c.TargetVocab)))
+		in.Targets = append(in.Targets, int32(rng.IntN(c.TargetVocab)))
+		if i%B == B-1 {
+			in.Targets[i] = -1
+		}
+	}
+	return in
+}
+
+// translated returns each batch's gradients and losses, and then the log probabilities of three
+// steps. Staged gradients are those on the device.
+func translated(t *testing.T, c model.TranslatorConfig, dev compute.Device, batches []model.Pairs) (
+	all [][]float32) {
+	t.Helper()
+	tr, err := model.NewTranslator(c, dev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tr.Close()
+	first := batches[0]
+	B := len(first.Lanes)
+	p, err := tr.NewPass(first.SourceSteps, first.TargetSteps, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var hooks model.Hooks
+	if stager, ok := dev.(compute.Stager); ok {
+		hooks.Stage = stager.AllocHost(len(tr.Gradients()))
+		defer stager.FreeHost(hooks.Stage)
+	}
+	for _, in := range batches {
+		loss, err := p.Backward(in, hooks)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range p.Staged() {
+			s.Wait()
+		}
+		results := make([]float32, len(tr.Gradients()))
+		dev.Download(results, tr.Gradients())
+		if hooks.Stage != nil {
+			devicetest.SameBits(t, "what is staged", hooks.Stage, results)
+		}
+		predicted, err := p.Loss(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, append(results, float32(loss), float32(predicted)))
+	}
+	d, err := tr.NewDecoder(first.SourceSteps, B)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := d.Encode(first.Source, first.SourceLengths); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range [][]int32{nil, {1, 1, 0}, {2, 0, 1}} {
+		next := make([]float32, B*c.TargetVocab)
+		if err := d.Step(first.Inputs[:B], from, next); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, next)
+	}
+	return all
+}
