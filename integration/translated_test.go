@@ -14,7 +14,7 @@ import (
 func translation(t *testing.T) exampleTask {
 	t.Helper()
 	return exampleTask{"translate", write(t, "numbers.tsv", numbers(115)), []string{"bleu"}, 90,
-		[]string{"--attention", "luong"}}
+		[]string{"--attention", "luong", "--lr", "0.05"}}
 }
 
 // digits are words and their translations.
@@ -40,7 +40,7 @@ func numbers(lines int) string {
 func TestTranslatedUse(t *testing.T) {
 	k, dir := translation(t), t.TempDir()
 	events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "300", "--hidden", "24",
-		"--layers", "1", "--dropout", "0", "--dropout-input", "0",
+		"--layers", "1", "--dropout", "0", "--dropout-input", "0", "--lr", "0.01",
 		"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "150",
 		"--checkpoint-every", "150")...)
 	evals := named(events, "eval")

@@ -3,10 +3,11 @@
 The network is Dive into Deep Learning's ("Sequence-to-Sequence Learning for Machine Translation"):
 a torch.nn.GRU reads the embedded source, another the embedded target, each token with the encoder's
 last state beside it. With --attention luong its outputs attend to the encoder's (Luong et al.
-2015, general scores, input not fed). Its texts are prepared as the book does, and words that come
-less than --min-frequency times are <unk>. It prints a JSON object for every evaluation:
-the loss of training since the last, and on --eval the loss by teacher forcing, sacreBLEU's BLEU and
-the mean of the book's BLEU with k = 2, in percent, of greedy translations.
+2015, general scores, input not fed). Texts are prepared as in the book, and words that come less
+than --min-frequency times are <unk>.
+
+For each file of --eval it prints a JSON object: the mean loss of a target by teacher forcing, and
+of greedy translations sacreBLEU's BLEU and the mean of the book's BLEU with k = 2, in percent.
 """
 
 import argparse
@@ -22,12 +23,13 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 UNKNOWN, BEGIN, END, PADDING = 0, 1, 2, -1
+SHOWN = 4  # translations of a file with so many are printed
 
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--corpus", required=True, help="source TAB target; what follows is ignored")
-    parser.add_argument("--eval", required=True, help="pairs to translate at the end")
+    parser.add_argument("--eval", required=True, nargs="+", help="pairs to translate at the end")
     parser.add_argument("--attention", choices=["none", "luong"], default="none")
     parser.add_argument("--embed", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=32)
@@ -42,7 +44,6 @@ def options():
     parser.add_argument("--max-length", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--show", action="store_true", help="print the translations too")
     return parser.parse_args()
 
 
@@ -152,8 +153,8 @@ def main():
     torch.set_num_threads(o.threads)
     torch.manual_seed(o.seed)
     random.seed(o.seed)
-    pairs, held = read(o.corpus), read(o.eval)
-    for pair in pairs + held:
+    pairs, held = read(o.corpus), {path: read(path) for path in o.eval}
+    for pair in sum(held.values(), pairs):
         if max(map(len, pair)) > o.max_length:
             raise SystemExit(f"{' '.join(pair[0])}: more than --max-length {o.max_length} tokens")
     vocabularies = [vocabulary(side, o.min_frequency) for side in zip(*pairs)]
@@ -164,7 +165,6 @@ def main():
     for epoch in range(o.epochs):
         model.train()
         random.shuffle(order)
-        summed = targets = 0
         for at in range(0, len(order), o.batch):
             batch = order[at:at + o.batch]
             loss, count = model.loss(*([side[i] for i in batch] for side in sides))
@@ -172,15 +172,15 @@ def main():
             (loss / count).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), o.clip)
             optimizer.step()
-            summed, targets = summed + loss.item(), targets + count
     seconds = time.time() - begin
-    sources = encode([source for source, _ in held], vocabularies[0])
-    found, result = evaluate(model, sources, [target for _, target in held], vocabularies[1],
-                             o.max_length)
-    if o.show:
-        for translation in found:
-            print(" ".join(translation))
-    print(json.dumps({"training_loss": summed / targets, **result, "seconds": round(seconds, 1)}))
+    for path, pairs in held.items():
+        sources, references = zip(*pairs)
+        sources = encode(sources, vocabularies[0])
+        found, result = evaluate(model, sources, references, vocabularies[1], o.max_length)
+        print(json.dumps({"eval": path, **result, "seconds": round(seconds, 1)}))
+        if len(found) <= SHOWN:
+            for translation in found:
+                print("    " + " ".join(translation))
 
 
 if __name__ == "__main__":

@@ -968,7 +968,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xd8l\n" +
+	"\x04_max\"\x92m\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x9d\x01\n" +
@@ -1013,9 +1013,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
 	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xd1\x01\n" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
-	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\x8b\x01\n" +
-	"\tattention\x18\x8e\x01 \x01(\tBl\xaa\xbb\x18h\n" +
-	"Show a decoder attends to all of its source: luong: general scores, after its layers\x12\x04none\x1a\x04none\x1a\x05luongR\tattention\x12^\n" +
+	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xc5\x01\n" +
+	"\tattention\x18\x8e\x01 \x01(\tB\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
+	"\x80\x01how a decoder attends to all of its source: luong: general scores, after its layers; bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\bbahdanauR\tattention\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +
