@@ -15,20 +15,29 @@ import (
 	"testing"
 )
 
-// A labelledTask is a task whose data are examples with labels.
-type labelledTask struct {
-	name, corpus, metric string
-	accuracy             float64 // that the job of use comes to
+// An exampleTask is a task whose data are examples.
+type exampleTask struct {
+	name, corpus string
+	metrics      []string
+	reached      float64  // the metrics of a job that trains for long, at least
+	network      []string // flags of the task's own
 }
 
 // labelledTasks are the tasks with data that their words decide. The numbers of examples are such
 // that each epoch's last batch has lanes without one.
-func labelledTasks(t *testing.T) []labelledTask {
+func labelledTasks(t *testing.T) []exampleTask {
 	t.Helper()
-	return []labelledTask{
-		{"classify", write(t, "moods.tsv", moods(115)), "macro_f1", 0.9},
-		{"tag", write(t, "names.conll", names(115)), "f1", 0.9},
+	return []exampleTask{
+		{"classify", write(t, "moods.tsv", moods(115)), []string{"accuracy", "macro_f1"}, 0.9,
+			nil},
+		{"tag", write(t, "names.conll", names(115)), []string{"accuracy", "f1"}, 0.9, nil},
 	}
+}
+
+// exampleTasks are all tasks whose data are examples.
+func exampleTasks(t *testing.T) []exampleTask {
+	t.Helper()
+	return append(labelledTasks(t), translation(t))
 }
 
 // filler are words without a label of their own.
@@ -76,19 +85,19 @@ func names(sentences int) string {
 }
 
 // flags are those of a small job of the task.
-func (k labelledTask) flags(extra ...string) []string {
+func (k exampleTask) flags(extra ...string) []string {
 	return slices.Concat([]string{"--task", k.name, "--corpus", k.corpus, "--bidirectional",
 		"--embed", "8", "--hidden", "12", "--layers", "2", "--dropout", "0.2", "--dropout-input",
 		"0.1", "--batch", "12", "--steps", "20", "--clip", "0.5", "--clip-scope", "global",
 		"--lr", "0.01", "--lr-schedule", "constant", "--validation-fraction", "0.2", "--eval-every",
 		"10", "--checkpoint-every", "10", "--checkpoint-keep", "0", "--lease-ttl", "2s",
-		"--chunk-timeout", "1s"}, extra)
+		"--chunk-timeout", "1s"}, k.network, extra)
 }
 
-// eachTask runs a test of each task with labels.
-func eachTask(t *testing.T, test func(t *testing.T, k labelledTask)) {
+// eachTask runs a test of each task.
+func eachTask(t *testing.T, tasks []exampleTask, test func(t *testing.T, k exampleTask)) {
 	t.Helper()
-	for _, k := range labelledTasks(t) {
+	for _, k := range tasks {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
 			test(t, k)
@@ -135,16 +144,17 @@ func once(events []event) []event {
 	})
 }
 
-// TestLabelledParity: three workers have the loss curve and the evaluations of one, and with
+// TestExamplesParity: three workers have the loss curve and the evaluations of one, and with
 // --reduce canonical its bytes.
-func TestLabelledParity(t *testing.T) {
-	eachTask(t, func(t *testing.T, k labelledTask) {
+func TestExamplesParity(t *testing.T) {
+	eachTask(t, exampleTasks(t), func(t *testing.T, k exampleTask) {
 		one := train(t, k.flags("--workers", "1", "--checkpoint-dir", "none",
 			"--checkpoint-every", "0")...)
 		three := train(t, k.flags("--workers", "3", "--checkpoint-dir", "none",
 			"--checkpoint-every", "0")...)
 		near(t, named(three, "step"), named(one, "step"), "loss", "gradient_norm")
-		near(t, named(three, "eval"), named(one, "eval"), "loss", "tokens", "accuracy", k.metric)
+		near(t, named(three, "eval"), named(one, "eval"), append(k.metrics, "loss",
+			"tokens")...)
 		if n := len(named(one, "step")); n != 20 {
 			t.Errorf("%d steps", n)
 		}
@@ -160,9 +170,9 @@ func TestLabelledParity(t *testing.T) {
 	})
 }
 
-// TestLabelledResume: 20 steps, and 10 steps and 10 more, are the same bytes.
-func TestLabelledResume(t *testing.T) {
-	eachTask(t, func(t *testing.T, k labelledTask) {
+// TestExamplesResume: 20 steps, and 10 steps and 10 more, are the same bytes.
+func TestExamplesResume(t *testing.T) {
+	eachTask(t, exampleTasks(t), func(t *testing.T, k exampleTask) {
 		straight, broken := t.TempDir(), t.TempDir()
 		train(t, k.flags("--checkpoint-dir", straight)...)
 		train(t, k.flags("--checkpoint-dir", broken, "--steps", "10")...)
@@ -178,19 +188,24 @@ func TestLabelledResume(t *testing.T) {
 	})
 }
 
-// TestLabelledKill: a worker that is killed at any step costs no step, and changes nothing.
-func TestLabelledKill(t *testing.T) {
-	eachTask(t, func(t *testing.T, k labelledTask) {
+// TestExamplesKill: a worker that is killed at any step costs no example, and changes nothing.
+func TestExamplesKill(t *testing.T) {
+	eachTask(t, exampleTasks(t), func(t *testing.T, k exampleTask) {
 		flags := k.flags("--workers", "3", "--checkpoint-dir", "none", "--checkpoint-every", "0")
 		want := train(t, flags...)
 		fault := fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(18))
 		t.Logf("--inject %q", fault)
-		got := train(t, append(flags, "--inject", fault)...)
+		logs := t.TempDir()
+		got := train(t, append(flags, "--inject", fault, "--audit-dir", logs)...)
 		(&trial{t: t}).checkSteps(got)
 		near(t, once(named(got, "step")), named(want, "step"), "loss")
-		near(t, once(named(got, "eval")), named(want, "eval"), "loss", "accuracy", k.metric)
+		near(t, once(named(got, "eval")), named(want, "eval"), append(k.metrics, "loss")...)
 		if n := len(named(got, "generation")); n < 2 {
 			t.Errorf("%d rings", n)
+		}
+		if code, stdout, stderr := run(t, "audit", logs); code != 0 ||
+			!strings.Contains(stdout, "no example twice in an epoch, and all of them in 2 whole epochs") {
+			t.Errorf("rondo audit: exit code %d\n%s%s", code, stdout, stderr)
 		}
 	})
 }
@@ -213,15 +228,15 @@ func feed(t *testing.T, text string, args ...string) (code int, stdout, stderr s
 // TestLabelledUse: what training says of a network is what rondo eval says of its checkpoint, and
 // rondo classify and rondo tag label text as its data do.
 func TestLabelledUse(t *testing.T) {
-	eachTask(t, func(t *testing.T, k labelledTask) {
+	eachTask(t, labelledTasks(t), func(t *testing.T, k exampleTask) {
 		dir := t.TempDir()
 		events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "120",
 			"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "60",
 			"--checkpoint-every", "60")...)
 		evals := named(events, "eval")
 		last, done := evals[len(evals)-1], events[len(events)-1]
-		for _, metric := range []string{"accuracy", k.metric} {
-			if v := last.number(metric); !(v >= k.accuracy && v <= 1) ||
+		for _, metric := range k.metrics {
+			if v := last.number(metric); !(v >= k.reached && v <= 1) ||
 				done.number(metric) != v {
 				t.Errorf("%s: %v in the last evaluation, %v in done", metric, v, done[metric])
 			}
@@ -236,14 +251,14 @@ func TestLabelledUse(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &e); code != 0 || err != nil {
 			t.Fatalf("exit code %d, %v: %s", code, err, stderr)
 		}
-		near(t, []event{e}, []event{last}, "loss", "tokens", "accuracy", k.metric)
+		near(t, []event{e}, []event{last}, append(k.metrics, "loss", "tokens")...)
 		confusion, _ := e["confusion"].([]any)
 		labels, _ := e["labels"].([]any)
 		if len(confusion) != len(labels) || len(labels) < 3 {
 			t.Errorf("a table of confusion of %v and the labels %v", confusion, labels)
 		}
 		if code, stdout, _ := run(t, "eval", "--checkpoint", newest, "--corpus",
-			k.corpus); code != 0 || !hasAll(stdout, []string{"accuracy ", k.metric, "predicted"}) {
+			k.corpus); code != 0 || !hasAll(stdout, append(k.metrics, "predicted")) {
 			t.Errorf("exit code %d: %s", code, stdout)
 		}
 		if k.name == "classify" {

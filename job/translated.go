@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math"
+
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
@@ -51,6 +52,9 @@ func TranslatorConfig(
 		Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init, ForgetBias: c.ForgetBias,
 		Seed: c.Seed}
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
+		return t, app.Usage(err)
+	}
+	if t.Attention, err = model.ParseAttention(spec.Attention); err != nil {
 		return t, app.Usage(err)
 	}
 	return t, app.Usage(t.Validate())

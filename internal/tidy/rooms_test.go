@@ -128,7 +128,7 @@ func otherRooms() []room {
 			"task/lines train", tests: "compute compute/cpu",
 			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
-			"task/example train", tests: "compute/cpu", never: network + " " + storage},
+			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 

@@ -65,7 +65,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
-	case "decoder_context":
+	case "decoder_context", "attention":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -240,7 +240,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
-		lasts.DecoderContext = spec.DecoderContext
+		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

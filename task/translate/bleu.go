@@ -42,9 +42,9 @@ func grams(tokens []int32, n int) map[[maxOrder]int32]int {
 
 // BLEU is the corpus's BLEU of the counts, in percent, as sacreBLEU computes it (Post 2018) with
 // its smoothing "exp": an order without a match counts as half of one, a quarter at the next such
-// order, and so on. Orders longer than all translations give 0.
+// order, and so on. Without a match of any order, or with one longer than all translations, it is 0.
 func BLEU(counts []int64) float64 {
-	if counts[translated] == 0 {
+	if counts[matches] == 0 { // no token, so no n-gram either
 		return 0
 	}
 	sum, smooth := 0.0, 1.0

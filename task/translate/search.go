@@ -52,12 +52,19 @@ type Hypothesis struct {
 type Searcher struct {
 	cfg     SearchConfig
 	marks   marks
-	decoder *model.Decoder
+	decoder decoder
 	vocab   int
 
 	previous, from []int32
 	next           []float32 // [S*K, V]
 	candidates     []candidate
+}
+
+// decoder is a model.Decoder.
+type decoder interface {
+	Encode(source, lengths []int32) error
+	Step(previous, from []int32, next []float32) error
+	Close()
 }
 
 // candidate is a hypothesis with one more token.
@@ -82,14 +89,19 @@ func newSearcher(m *model.Translator, marks marks, cfg SearchConfig) (*Searcher,
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	rows, vocab := cfg.Sentences*cfg.Beam, m.Config().TargetVocab
-	decoder, err := m.NewDecoder(cfg.Source+1, rows)
+	d, err := m.NewDecoder(cfg.Source+1, cfg.Sentences*cfg.Beam)
 	if err != nil {
 		return nil, err
 	}
-	return &Searcher{cfg: cfg, marks: marks, decoder: decoder, vocab: vocab,
+	return searchWith(d, m.Config().TargetVocab, marks, cfg), nil
+}
+
+// searchWith makes a searcher that decodes with d.
+func searchWith(d decoder, vocab int, marks marks, cfg SearchConfig) *Searcher {
+	rows := cfg.Sentences * cfg.Beam
+	return &Searcher{cfg: cfg, marks: marks, decoder: d, vocab: vocab,
 		previous: make([]int32, rows), from: make([]int32, rows),
-		next: make([]float32, rows*vocab)}, nil
+		next: make([]float32, rows*vocab)}
 }
 
 // Close frees the searcher.
