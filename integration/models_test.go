@@ -71,7 +71,7 @@ func TestModelsPage(t *testing.T) {
 	})
 	tasks := labelledTasks(t)
 	for _, c := range []struct {
-		labelledTask
+		exampleTask
 		flags string
 	}{
 		{tasks[0], "--cell gru --pool last"},
@@ -81,7 +81,7 @@ func TestModelsPage(t *testing.T) {
 	} {
 		t.Run(c.name+" "+c.flags, func(t *testing.T) {
 			dir := t.TempDir()
-			train(t, append(c.labelledTask.flags("--checkpoint-dir", dir),
+			train(t, append(c.exampleTask.flags("--checkpoint-dir", dir),
 				strings.Fields(c.flags)...)...)
 			newest := filepath.Join(dir, "step-00000020")
 			const text = "the film was awful\nso Anna Bell was in New York\nunseen\n"
