@@ -1,7 +1,6 @@
 package coordinator_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,7 @@ import (
 	"rondo/cluster/meet"
 	"rondo/coordinator"
 	"rondo/internal/app"
+	"rondo/internal/transcript"
 	"rondo/job/jobspec"
 	"rondo/local"
 	"rondo/telemetry"
@@ -59,30 +59,16 @@ type place struct {
 	where     meet.Config
 	store     *etcdstore.Store
 	processes sync.WaitGroup
-	log       *transcript
+	log       *transcript.Text
 }
 
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *transcript) count(words string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), words)
-}
+// logged returns how often the processes' log contains words.
+func (p *place) logged(words string) int { return strings.Count(p.log.String(), words) }
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	p := &place{t: t, ctx: ctx, log: &transcript{}}
+	p := &place{t: t, ctx: ctx, log: &transcript.Text{}}
 	etcd, err := local.StartEtcd(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +84,7 @@ func newPlace(t *testing.T) *place {
 		_ = p.store.Close()
 		etcd.Close()
 		if t.Failed() {
-			t.Logf("the processes' log:\n%s", &p.log.text)
+			t.Logf("the processes' log:\n%s", p.log)
 		}
 	})
 	return p
@@ -176,12 +162,12 @@ func TestRunsFollowEachOther(t *testing.T) {
 	}
 	start(1) // after the end
 	await(t, p, "each coordinator sees the end of run 1", func() bool {
-		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
+		return p.logged(`msg="the run has ended; waiting for the next one" run=1`) == 3
 	})
 	for _, words := range []string{`msg="joined the ring" rank=0 of=1`, "threads=",
 		`msg="ring of 1, generation 1`, `msg="step 3/3`,
 		`msg="done after step 3 (--steps 3 reached): loss `} {
-		if n := p.log.count(words); n != 1 { // a coordinator that does not lead does not log it
+		if n := p.logged(words); n != 1 { // a coordinator that does not lead does not log it
 			t.Errorf("the log has %s %d times", words, n)
 		}
 	}
@@ -205,7 +191,7 @@ func TestRunsFollowEachOther(t *testing.T) {
 		t.Errorf("a late worker of run 1: %q, %v", did, err)
 	}
 	await(t, p, "each coordinator sees the end of run 2", func() bool {
-		return p.log.count(`msg="the run has ended; waiting for the next one" run=2`) == 4
+		return p.logged(`msg="the run has ended; waiting for the next one" run=2`) == 4
 	})
 	for i, leave := range leaves {
 		leave()
@@ -245,7 +231,7 @@ func TestAnOlderRunIsLedToItsEnd(t *testing.T) {
 	}
 	p.coordinator(quick, 2)
 	await(t, p, "the wait is told", func() bool {
-		return p.log.count("an older run of the job has not ended") > 0
+		return p.logged("an older run of the job has not ended") > 0
 	})
 	const enough = 12 * time.Second // an abandoned run would be superseded by then
 	time.Sleep(enough)
@@ -298,7 +284,7 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 			if did, err := p.work(2); err != nil || !strings.Contains(did, "done after step 3") {
 				t.Errorf("the worker of run 2: %q, %v", did, err)
 			}
-			if p.log.count("superseded by run 2: no worker is left of this one") == 0 {
+			if p.logged("superseded by run 2: no worker is left of this one") == 0 {
 				t.Error("nobody says why run 1 has ended")
 			}
 		})
@@ -315,14 +301,14 @@ func TestAnotherSpecOfTheSameRunIsTold(t *testing.T) {
 	const words = "this file is not what the run was submitted with"
 	p.coordinator(quick, 1)
 	p.coordinator(quick+"seed: 7\n", 1)
-	await(t, p, "the difference is told", func() bool { return p.log.count(words) > 0 })
+	await(t, p, "the difference is told", func() bool { return p.logged(words) > 0 })
 	if did, err := p.work(1); err != nil {
 		t.Errorf("the worker: %q, %v", did, err)
 	}
 	await(t, p, "all see the end", func() bool {
-		return p.log.count(`msg="the run has ended; waiting for the next one" run=1`) == 3
+		return p.logged(`msg="the run has ended; waiting for the next one" run=1`) == 3
 	})
-	if n := p.log.count(words); n != 1 {
+	if n := p.logged(words); n != 1 {
 		t.Errorf("the difference is told %d times", n)
 	}
 }
@@ -336,7 +322,7 @@ func TestAFailedRunIsOutlasted(t *testing.T) {
 		t.Fatalf("the worker of run 1: %q", did)
 	}
 	await(t, p, "the failure is told", func() bool {
-		return p.log.count("failed=true") == 1 && p.log.count("/nowhere/book.txt") > 0
+		return p.logged("failed=true") == 1 && p.logged("/nowhere/book.txt") > 0
 	})
 	p.coordinator(quick, 2)
 	if did, err := p.work(2); err != nil {
@@ -415,9 +401,9 @@ func TestEtcdMayComeLater(t *testing.T) {
 		t.Fatalf("it gave up: %v", err)
 	case <-time.After(usual + time.Second):
 	}
-	if len(tries) < 2 || p.log.count("etcd does not answer") != 1 {
+	if len(tries) < 2 || p.logged("etcd does not answer") != 1 {
 		t.Errorf("etcd was tried %d times, and that was told of %d times", len(tries),
-			p.log.count("etcd does not answer"))
+			p.logged("etcd does not answer"))
 	}
 	up.Store(true)
 	p.until("run 1", func(v cluster.View, run int64) bool { return run == 1 && v.Leader.ID != "" })

@@ -179,7 +179,7 @@ func TestWhatTheJobDoesAboutItsEnd(t *testing.T) {
 	_, led := p.coordinator(strings.Replace(quick, "workers: 1", "workers: 2\nmin_workers: 2", 1)+
 		"step_timeout: 2s\nregroup_timeout: 4s\njoin_timeout: 4s\n", 1)
 	await(t, p, "the job is submitted", func() bool {
-		return p.log.count("the job is submitted") > 0 || len(led) > 0
+		return p.logged("the job is submitted") > 0 || len(led) > 0
 	})
 	if len(led) > 0 {
 		t.Fatal(<-led)

@@ -1,41 +1,23 @@
 package integration
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"rondo/internal/transcript"
 )
-
-// transcript is the output of a process, which others read while it is written.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *transcript) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *transcript) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
 
 // daemon is a command that prints no events: a coordinator, a worker or an etcd.
 type daemon struct {
 	t      *testing.T
 	cmd    *exec.Cmd
-	stdout *transcript
-	stderr *transcript
+	stdout *transcript.Text
+	stderr *transcript.Text
 	ended  chan struct{} // closed when the process has ended
 	err    error         // of the wait; valid then
 }
@@ -44,8 +26,8 @@ type daemon struct {
 func launch(t *testing.T, on *host, env []string, argv ...string) *daemon {
 	t.Helper()
 	argv = on.argv(argv)
-	d := &daemon{t: t, cmd: exec.Command(argv[0], argv[1:]...), stdout: &transcript{},
-		stderr: &transcript{}, ended: make(chan struct{})}
+	d := &daemon{t: t, cmd: exec.Command(argv[0], argv[1:]...), stdout: &transcript.Text{},
+		stderr: &transcript.Text{}, ended: make(chan struct{})}
 	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = env, d.stdout, d.stderr
 	d.cmd.WaitDelay = 5 * time.Second
 	if err := d.cmd.Start(); err != nil {

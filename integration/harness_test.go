@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"rondo/internal/transcript"
 )
 
 // Limits of the waits.
@@ -79,7 +81,7 @@ type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	events chan event
-	stderr *transcript
+	stderr *transcript.Text
 	kept   []event
 }
 
@@ -104,7 +106,7 @@ func startFor(t *testing.T, on *host, limit time.Duration, args ...string) *proc
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir = environment(t), t.TempDir()
 	cmd.WaitDelay = 5 * time.Second
-	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &transcript{}}
+	p := &process{t: t, cmd: cmd, events: make(chan event, 1<<16), stderr: &transcript.Text{}}
 	cmd.Stderr = p.stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

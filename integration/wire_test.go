@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rondo/bench/busbw"
+	"rondo/internal/transcript"
 )
 
 // TestBytesOnTheWire: ranks on hosts of their own all-reduce, and their interfaces have counted the
@@ -32,7 +33,7 @@ func bytesOnTheWire(t *testing.T, world int) {
 		return hosts[rank].argv([]string{filepath.Join(binaries, "rondo"), "bench",
 			"allreduce-rank"})
 	}
-	log := &transcript{}
+	log := &transcript.Text{}
 	c.Log = log
 	var row busbw.Row
 	err := busbw.Measure(t.Context(), c, func(r busbw.Row) error {

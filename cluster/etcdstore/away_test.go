@@ -21,6 +21,7 @@ import (
 
 	"rondo/cluster"
 	"rondo/internal/port"
+	"rondo/internal/transcript"
 )
 
 // slowAtFirst returns an option that never answers the first call of method silent, and loses the
@@ -140,7 +141,7 @@ func TestCompactionWhileAWatcherIsCutOff(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
 	admin, between := open(t), newProxy(t)
-	log := &lines{}
+	log := &transcript.Text{}
 	watcher, err := Open(ctx, Config{
 		Endpoints: []string{between.listener.Addr().String()}, Job: t.Name(),
 		RequestTimeout: 2 * time.Second, Log: slog.New(slog.NewTextHandler(log, nil)),
@@ -185,24 +186,6 @@ func TestCompactionWhileAWatcherIsCutOff(t *testing.T) {
 	if !strings.Contains(log.String(), "compacted") {
 		t.Errorf("no watch was cancelled by the compaction, and the test shows nothing:\n%s", log)
 	}
-}
-
-// lines is a log that can be read while it is written.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // planWatch is a WatchPlan that runs until the test ends.

@@ -1,38 +1,20 @@
 package k8s
 
 import (
-	"bytes"
 	"os/exec"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"rondo/internal/transcript"
 )
 
 // background is a command that goes on while the test does other things.
 type background struct {
 	t         *testing.T
 	cmd       *exec.Cmd
-	out, told transcript // standard output and error
+	out, told transcript.Text // standard output and error
 	done      chan struct{}
-}
-
-// transcript is the output of a command so far.
-type transcript struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *transcript) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *transcript) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }
 
 // begin starts a command. It ends with the test at the latest.

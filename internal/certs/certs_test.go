@@ -1,14 +1,12 @@
 package certs_test
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -21,27 +19,13 @@ import (
 
 	"rondo/internal/certs"
 	"rondo/internal/certs/certstest"
+	"rondo/internal/transcript"
 )
 
 const patience = 20 * time.Second
 
 // log is a server's log.
-type log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+type log struct{ transcript.Text }
 
 // await waits until the log contains a word. The client may learn of its refusal earlier.
 func (l *log) await(t *testing.T, word string) {

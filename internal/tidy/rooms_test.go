@@ -54,7 +54,8 @@ func processRooms() []room {
 			"internal/certs/certstest local",
 			never: kubernetes},
 		{path: "coordinator", imports: processes + " cluster/coordinator cluster/etcdstore " +
-			"internal/events", tests: "checkpoint k8s local worker", never: kubernetes},
+			"internal/events", tests: "checkpoint internal/transcript k8s local worker",
+			never: kubernetes},
 		{path: "local", imports: processes + " cluster/etcdstore coordinator internal/events " +
 			"internal/flock internal/procgroup job", never: kubernetes},
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
@@ -69,11 +70,13 @@ func processRooms() []room {
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "job/jobspec", never: graphs},
-		{path: "internal/certs", tests: "internal/certs/certstest", never: graphs},
+		{path: "internal/certs", tests: "internal/certs/certstest internal/transcript",
+			never: graphs},
 		{path: "internal/certs/certstest", imports: "internal/certs", never: graphs},
 		{path: "internal/events", imports: "proto/rondo/v1 telemetry", never: graphs},
 		{path: "internal/health", tests: "internal/port", never: graphs},
 		{path: "internal/port", never: graphs},
+		{path: "internal/transcript", never: network + " " + graphs},
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
@@ -122,7 +125,8 @@ func otherRooms() []room {
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
-			"task/lines train", tests: "compute/cpu", never: network + " " + storage},
+			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
@@ -151,7 +155,7 @@ func otherRooms() []room {
 		{path: "cluster/memstore", imports: "cluster", tests: "cluster/storetest", never: network},
 		{path: "cluster/storetest", imports: "cluster", never: network},
 		{path: "cluster/etcdstore", imports: "cluster proto/rondo/v1",
-			tests: "cluster/storetest cluster/coordinator internal/port"},
+			tests: "cluster/storetest cluster/coordinator internal/port internal/transcript"},
 		{path: "cluster/rpc", imports: "cluster proto/rondo/v1",
 			tests: "cluster/memstore cluster/coordinator"},
 
