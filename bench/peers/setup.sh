@@ -8,10 +8,9 @@
 # interpreter to run the scripts with; everything else goes to standard error.
 #
 # PyTorch is pinned to the newest release that these scripts have been run with; numpy is only what
-# it asks for. safetensors reads checkpoints (docs/models.md), sacrebleu
-# scores translations. What else PyTorch needs, it pins or
-# bounds itself. On Linux that includes NVIDIA's libraries: PyPI's PyTorch does not start without
-# them, even on a CPU. All take 5.4 GB of disk.
+# it asks for. safetensors reads checkpoints (docs/models.md), sacrebleu scores translations. What
+# else PyTorch needs, it pins or bounds itself. On Linux that includes NVIDIA's libraries: PyPI's
+# PyTorch does not start without them, even on a CPU. All take 5.4 GB of disk.
 set -eu
 
 torch=2.15.0
