@@ -28,7 +28,7 @@ SHOWN = 4  # translations of a file with so many are printed
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", required=True, help="source TAB target; what follows is ignored")
+    parser.add_argument("--corpus", required=True, help="lines of source TAB target")
     parser.add_argument("--eval", required=True, nargs="+", help="pairs to translate at the end")
     parser.add_argument("--attention", choices=["none", "luong"], default="none")
     parser.add_argument("--embed", type=int, default=32)

@@ -277,8 +277,9 @@ func TestLengthPenalty(t *testing.T) {
 func TestSearchEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := searchWith(&table{sources: make([][]int32, 1), tokens: make([][]int32, 1)}, testVocab, testMarks, SearchConfig{
-		Sentences: 1, Beam: 1, Source: 1, Target: 1})
+	d := &table{sources: make([][]int32, 1), tokens: make([][]int32, 1)}
+	s := searchWith(d, testVocab, testMarks, SearchConfig{Sentences: 1, Beam: 1, Source: 1,
+		Target: 1})
 	if _, err := s.Translate(ctx, [][]int32{{3}}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
