@@ -211,7 +211,8 @@ func TestLabelledCheckpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.Task != "classify" || s.Outputs != 3 || !s.Bidirectional || s.BPTT != 0 ||
-		*s.Epochs != 2 || s.TokensSeen != 36 || strings.Join(s.Use, " ") != "rondo classify --checkpoint "+folder {
+		*s.Epochs != 2 || s.TokensSeen != 36 ||
+		strings.Join(s.Use, " ") != "rondo classify --checkpoint "+folder {
 		t.Errorf("%+v", s)
 	}
 	tag := classifySpec(t, spec.Corpus, "--checkpoint-dir", folder)

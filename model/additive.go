@@ -15,9 +15,9 @@ import (
 // output, and overwrites its gradient, without a node.
 type additive struct {
 	*parameters
-	tape             *tape
-	encoder, decoder *stack // of the decoder only the embedding
-	step             *stack // the decoder's layers, for one step
+	tape *tape
+	T    int    // Td
+	step *stack // the decoder's layers, for one step
 	additiveMemory
 	keys     []float32                   // wk of the lanes' sources
 	of       compute.Attention           // of one query a lane: its keys are the scores, 1 wide
@@ -75,7 +75,7 @@ func (n *translation) newAdditive(steps *stackMemory, flat []float32,
 	dfirst []compute.RecurrentState) {
 	e, d, c := n.encoder, n.decoder, n.translator.config
 	T, S, B, H, W := d.T, e.T, d.B, c.Hidden, e.width()
-	a := &additive{parameters: d.parameters, tape: d.tape, encoder: e, decoder: d,
+	a := &additive{parameters: d.parameters, tape: d.tape, T: T,
 		lanes: make([]int32, S*B), y: cut(d.memory.hidden[0], T, B, H),
 		dx: d.inputGradient(c.Layers, c.Embed+d.context), dencoded: e.inputGradient(0, W).flat}
 	a.cut(c, S, T, B, func(n int) []float32 {
@@ -187,7 +187,7 @@ func (a *additive) rows(x []float32, t, width int) []float32 {
 // run computes y.
 func (a *additive) run(x []float32) []float32 {
 	H, B := a.step.Hidden, a.of.B
-	for t := range a.decoder.T {
+	for t := range a.T {
 		a.dev.CopyRows(packed(a.rows(a.y.flat, t, H), H), packed(a.forward(t, x), H), B, H, nil,
 			false)
 	}
@@ -202,13 +202,13 @@ func (a *additive) backward(x, dy []float32) {
 		a.view(attentionQuery, a.grads), a.view(attentionScore, a.grads)} {
 		a.dev.Zero(x)
 	}
-	for t := a.decoder.T - 1; t >= 0; t-- {
+	for t := a.T - 1; t >= 0; t-- {
 		a.forward(t, x)
 		d := s.inputGradient(0, H).flat
 		a.dev.CopyRows(packed(d, H), packed(a.rows(dy, t, H), H), of.B, H, nil, false)
 		for k := s.Layers - 1; k >= 0; k-- {
 			l := s.layers[k].(*Layer)
-			if t < a.decoder.T-1 {
+			if t < a.T-1 {
 				l.dout = a.dstates[(t+1)%2][k]
 			} else {
 				l.dout = compute.RecurrentState{}

@@ -65,12 +65,11 @@ func (c TranslatorConfig) attentionShape(name string) []int {
 // runs before, and backward after, in any case.
 type attention struct {
 	*parameters
-	tape             *tape
-	encoder, decoder *stack
-	memory           *attentionMemory
-	of               compute.Attention // V, K and Lengths are of the lanes' sources
-	y, dx            *buffer           // [Td, B, H]
-	dencoded         []float32         // [Ts, B, W]
+	tape     *tape
+	memory   *attentionMemory
+	of       compute.Attention // V, K and Lengths are of the lanes' sources
+	y, dx    *buffer           // [Td, B, H]
+	dencoded []float32         // [Ts, B, W]
 }
 
 // attentionMemory is the working memory of attentions. Those that run in turn share it.
@@ -107,8 +106,8 @@ func (m *attentionMemory) close() {
 func newAttention(encoder, decoder *stack, m *attentionMemory) *attention {
 	T, S, B, H, W := decoder.T, encoder.T, decoder.B, decoder.Hidden, encoder.width()
 	part := func(x []float32, n int) []float32 { return x[:n:n] }
-	return &attention{parameters: decoder.parameters, tape: decoder.tape, encoder: encoder,
-		decoder: decoder, memory: m, y: cut(m.y, T, B, H), dx: decoder.inputGradient(0, H),
+	return &attention{parameters: decoder.parameters, tape: decoder.tape, memory: m,
+		y: cut(m.y, T, B, H), dx: decoder.inputGradient(0, H),
 		dencoded: encoder.inputGradient(0, W).flat,
 		of: compute.Attention{T: T, S: S, B: B, H: H, W: W, Lengths: encoder.lengths,
 			K: part(m.keys, S*B*H), V: encoder.layers[encoder.Layers-1].output().flat,

@@ -316,12 +316,19 @@ func TestKill(t *testing.T) {
 			exit 1 ;; esac
 		for i in $(seq ${STEPS:-20}); do
 			[ $i != 11 ] || sleep 0.3
+			[ $i != ${RING:-11} ] || echo '{"event":"generation"}'
 			echo '{"event":"step","step":'$i',"loss":2.5}'
-		done`})}, out: io.Discard}
+		done
+		echo '{"event":"generation"}'`})}, out: io.Discard}
 	said, err := kill(context.Background(), s)
 	took, _ := time.ParseDuration(said[strings.LastIndex(said, " ")+1:])
 	if err != nil || took < 300*time.Millisecond || took > time.Minute {
 		t.Errorf("%q, %v", said, err)
+	}
+	t.Setenv("RING", "0")
+	if _, err := kill(context.Background(), s); err == nil ||
+		!strings.Contains(err.Error(), "no worker was killed") {
+		t.Errorf("%v", err)
 	}
 	t.Setenv("STEPS", "12")
 	if _, err := kill(context.Background(), s); err == nil ||

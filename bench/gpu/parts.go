@@ -197,8 +197,8 @@ func (s *session) conclude() error {
 	fmt.Fprintln(s.out)
 	var failed []string
 	for _, o := range s.results.Parts {
-		fmt.Fprintf(s.out, "%-11s %-8s %5.0f s  %s%s\n", o.Part, o.Verdict, o.Seconds, o.Said,
-			firstLine(o.Error))
+		fmt.Fprintf(s.out, "%-11s %-8s %5.0f s  %s\n", o.Part, o.Verdict, o.Seconds,
+			strings.Trim(o.Said+"; "+firstLine(o.Error), "; "))
 		if o.Verdict == "FAILED" {
 			failed = append(failed, o.Part)
 		}

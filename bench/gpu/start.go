@@ -26,7 +26,7 @@ func start(ctx context.Context, arguments []string) error {
 	set.StringVar(&c.Python, "python", "", "interpreter that has torch; default: it is looked for")
 	set.StringVar(&c.Only, "only", "", "run these parts, by commas")
 	set.BoolVar(&c.Emulated, "emulated", false, "try the command on the emulated driver, with "+
-		"small shapes and four times the limits; in Rondo's tree")
+		"small shapes and eight times the limits; in Rondo's tree")
 	if err := set.Parse(arguments); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func start(ctx context.Context, arguments []string) error {
 }
 
 // emulatedSlowness multiplies the limits on the emulated driver.
-const emulatedSlowness = 4
+const emulatedSlowness = 8
 
 // prepare makes the folders' names absolute, for processes run in Work, and chooses the driver.
 func (c *config) prepare() (err error) {

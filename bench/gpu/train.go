@@ -126,8 +126,11 @@ func kill(ctx context.Context, s *session) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	longest, last, taken := time.Duration(0), time.Time{}, int64(0)
+	longest, last, taken, rings := time.Duration(0), time.Time{}, int64(0), 0
 	for i, e := range events {
+		if e.Event == "generation" {
+			rings++
+		}
 		if e.Event != "step" || i >= len(lines) {
 			continue
 		}
@@ -138,6 +141,9 @@ func kill(ctx context.Context, s *session) (string, error) {
 	}
 	if taken != int64(steps) {
 		return "", fmt.Errorf("the last step is %d, want %d", taken, steps)
+	}
+	if rings < 2 {
+		return "", fmt.Errorf("%d rings: no worker was killed", rings)
 	}
 	return fmt.Sprintf("the longest time between two steps, with the kill: %v", longest), nil
 }

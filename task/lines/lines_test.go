@@ -68,13 +68,14 @@ func TestRead(t *testing.T) {
 
 // A wrong line is an error that names it, after the lines before it.
 func TestWrongLines(t *testing.T) {
-	for text, want := range map[string]string{
-		strings.Repeat("a ", 10): "line 3: it has 10 tokens, and the network was trained on at " +
-			"most 9 (--max-length): shorten it",
-		" \t":                                "line 3: it has no token",
-		"bad\na":                             "line 3: the line is bad",
-		strings.Repeat("b", maxLine) + "\nc": "line 3: longer than 1048576 bytes: split it",
+	for _, c := range [][2]string{
+		{strings.Repeat("a ", 10), "line 3: it has 10 tokens, and the network was trained on at " +
+			"most 9 (--max-length): shorten it"},
+		{" \t", "line 3: it has no token"},
+		{"bad\na", "line 3: the line is bad"},
+		{strings.Repeat("b", maxLine) + "\nc", "line 3: longer than 1048576 bytes: split it"},
 	} {
+		text, want := c[0], c[1]
 		all, err := read(t.Context(), strings.NewReader("a\nb\n"+text))
 		var wrong *Error
 		if !errors.As(err, &wrong) || wrong.Line != 3 || err.Error() != want {

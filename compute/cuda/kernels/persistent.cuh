@@ -181,8 +181,9 @@ DEVICE void poke(uint32_t *to, uint32_t value) {
 }
 
 // A watch bounds the looks of a wait in a build with RONDO_BOUNDED_SPINS, and on the emulated
-// driver, to find out where a kernel hangs. It is eight words of the host's memory: the most looks, three
-// words of nothing, then who gave up: 1 + block x, block y, the step, the column. Null: no bound.
+// driver, to find out where a kernel hangs. It is eight words of the host's memory: the most looks,
+// three words of nothing, then who gave up: 1 + block x, block y, the step, the column. Null: no
+// bound.
 using watch = volatile uint32_t *;
 
 // watched is called for each look: by all lanes of a warp. Whoever reports last is read; 16 bytes
