@@ -78,13 +78,15 @@ func TestModelsPage(t *testing.T) {
 		{tasks[0], "--cell lstm --pool max"},
 		{tasks[0], "--cell rnn --pool mean --bidirectional=false"},
 		{tasks[1], "--cell lstm"},
+		{translation(t), "--cell gru"},
+		{translation(t), "--cell lstm --attention none --layers 1 --bidirectional=false"},
 	} {
 		t.Run(c.name+" "+c.flags, func(t *testing.T) {
 			dir := t.TempDir()
 			train(t, append(c.exampleTask.flags("--checkpoint-dir", dir),
 				strings.Fields(c.flags)...)...)
 			newest := filepath.Join(dir, "step-00000020")
-			const text = "the film was awful\nso Anna Bell was in New York\nunseen\n"
+			const text = "the film was awful\nso Anna Bell was in New York\nunseen two\n"
 			code, stdout, stderr := feed(t, text, c.name, "--checkpoint", newest)
 			if code != 0 {
 				t.Fatal(stderr)

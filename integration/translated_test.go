@@ -89,7 +89,8 @@ func translates(t *testing.T, checkpoint string) {
 		`{"text":"four one","translation":"quatre un","log_probability":-0.`) {
 		t.Errorf("before the wrong line: %s", stdout)
 	}
-	for _, wrong := range [][]string{{"--beam", "0"}, {"--beam", "65"}, {"--length-penalty", "-1"}} {
+	for _, wrong := range [][]string{{"--beam", "0"}, {"--beam", "65"},
+		{"--length-penalty", "-1"}} {
 		code, _, stderr = feed(t, "one", append([]string{"translate", "--checkpoint", checkpoint},
 			wrong...)...)
 		oneLine(t, code, 2, stderr, wrong...)

@@ -28,7 +28,7 @@ SHOWN = 4  # translations of a file with so many are printed
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--corpus", required=True, help="source TAB target; what follows is ignored")
+    parser.add_argument("--corpus", required=True, help="lines of source TAB target")
     parser.add_argument("--eval", required=True, nargs="+", help="pairs to translate at the end")
     parser.add_argument("--attention", choices=["none", "luong"], default="none")
     parser.add_argument("--embed", type=int, default=32)
@@ -142,7 +142,7 @@ def evaluate(model, sources, references, tokens, most):
     found = [[tokens[i] for i in row] for row in model.translate(sources, most)]
     known = [[tokens[i] for i in row[:-1].tolist()] for row in targets]
     bleu = sacrebleu.corpus_bleu([" ".join(t) for t in found], [[" ".join(r) for r in known]],
-                                 tokenize="none").score
+                                 tokenize="none", force=True).score  # no warning of spaces
     scores = [book(t, r) for t, r in zip(found, known)]
     return found, {"loss": total.item() / count, "bleu": bleu,
                    "book_bleu": 100 * sum(scores) / len(scores)}

@@ -42,7 +42,8 @@ func grams(tokens []int32, n int) map[[maxOrder]int32]int {
 
 // BLEU is the corpus's BLEU of the counts, in percent, as sacreBLEU computes it (Post 2018) with
 // its smoothing "exp": an order without a match counts as half of one, a quarter at the next such
-// order, and so on. Without a match of any order, or with one longer than all translations, it is 0.
+// order, and so on. It is 0 without a match of any order, and if an order is longer than all
+// translations.
 func BLEU(counts []int64) float64 {
 	if counts[matches] == 0 { // no token, so no n-gram either
 		return 0

@@ -277,8 +277,9 @@ func TestLengthPenalty(t *testing.T) {
 func TestSearchEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s := searchWith(&table{sources: make([][]int32, 1), tokens: make([][]int32, 1)}, testVocab, testMarks, SearchConfig{
-		Sentences: 1, Beam: 1, Source: 1, Target: 1})
+	d := &table{sources: make([][]int32, 1), tokens: make([][]int32, 1)}
+	s := searchWith(d, testVocab, testMarks, SearchConfig{Sentences: 1, Beam: 1, Source: 1,
+		Target: 1})
 	if _, err := s.Translate(ctx, [][]int32{{3}}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -286,40 +287,48 @@ func TestSearchEnds(t *testing.T) {
 
 // The log probability of a translation is the negative loss of its pair, of every network.
 func TestSearchOfNetworks(t *testing.T) {
-	rng := rand.New(rand.NewPCG(5, 6))
 	device, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer device.Close()
+	t.Cleanup(device.Close)
 	for attention, name := range model.AttentionNames() {
-		for decoderContext := range model.ContextNames() {
-			c := model.TranslatorConfig{Cell: compute.GRU, SourceVocab: testVocab, TargetVocab: testVocab,
-				Embed: 3, Hidden: 4, Layers: 2, Bidirectional: true, Dropout: 0.3,
-				Context:   model.Context(decoderContext),
+		for start, context := range model.ContextNames() {
+			c := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: testVocab,
+				TargetVocab: testVocab, Embed: 3, Hidden: 4, Layers: 2, Bidirectional: true,
+				Dropout: 0.3, Context: model.Context(start),
 				Attention: model.AttentionKind(attention), Seed: 7}
-			m, err := model.NewTranslator(c, device)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
-			cfg := SearchConfig{Sentences: 3, Beam: 4, Source: 5, Target: 4}
-			s, err := newSearcher(m, testMarks, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			sources := [][]int32{randomTokens(rng, 5), randomTokens(rng, 5), randomTokens(rng, 5)}
-			found, err := s.Translate(t.Context(), sources)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i, h := range found {
-				want := -loss(t, m, sources[i], h.Tokens, cfg.Target)
-				if math.Abs(h.LogProbability-want) > 1e-4 {
-					t.Errorf("attention %s, %v: %+v has log probability %v", name, c.Context, h, want)
+			t.Run(name+" "+context, func(t *testing.T) {
+				m, err := model.NewTranslator(c, device)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
+				t.Cleanup(m.Close)
+				checkProbabilities(t, m)
+			})
+		}
+	}
+}
+
+// checkProbabilities translates some sentences together.
+func checkProbabilities(t *testing.T, m *model.Translator) {
+	t.Helper()
+	cfg := SearchConfig{Sentences: 3, Beam: 4, Source: 5, Target: 4}
+	s, err := newSearcher(m, testMarks, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	rng := rand.New(rand.NewPCG(5, 6))
+	sources := [][]int32{randomTokens(rng, 5), randomTokens(rng, 5), randomTokens(rng, 5)}
+	found, err := s.Translate(t.Context(), sources)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, h := range found {
+		want := -loss(t, m, sources[i], h.Tokens, cfg.Target)
+		if math.Abs(h.LogProbability-want) > 1e-4 {
+			t.Errorf("%+v has log probability %v", h, want)
 		}
 	}
 }
