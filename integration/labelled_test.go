@@ -203,8 +203,9 @@ func TestExamplesKill(t *testing.T) {
 		if n := len(named(got, "generation")); n < 2 {
 			t.Errorf("%d rings", n)
 		}
+		const proved = "no example twice in an epoch, and all of them in 2 whole epochs"
 		if code, stdout, stderr := run(t, "audit", logs); code != 0 ||
-			!strings.Contains(stdout, "no example twice in an epoch, and all of them in 2 whole") {
+			!strings.Contains(stdout, proved) {
 			t.Errorf("rondo audit: exit code %d\n%s%s", code, stdout, stderr)
 		}
 	})

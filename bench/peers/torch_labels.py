@@ -3,7 +3,8 @@
 The job is that of `rondo train --task classify` or `--task tag` on the same file: an embedding, a
 bidirectional layer of torch.nn over packed sequences, a linear layer, cross-entropy, gradients
 clipped by norm, Adam. As in Rondo, a shuffled epoch is cut into windows of 64 batches, sorted by
-length within a window. Each --mode prints one JSON object. See torch_lm.py for what PyTorch is given.
+length within a window. Each --mode prints one JSON object.
+See torch_lm.py for what PyTorch is given.
 
   torch_labels.py --write FILE     writes random examples (.tsv or .conll) of 4 to 64 of 5,000 words
 """
