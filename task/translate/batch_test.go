@@ -104,9 +104,9 @@ func checkBatch(t *testing.T, task *Task, d *example.Data, b *batch, seen []int)
 			if err := d.Set.Read(number, from, to); err != nil {
 				t.Fatal(err)
 			}
-			source = append(from, task.marks.sourceEnd)
+			source = slices.Concat(from, []int32{task.marks.sourceEnd})
 			inputs = append([]int32{task.marks.begin}, to...)
-			labels = append(to, task.marks.end)
+			labels = slices.Concat(to, []int32{task.marks.end})
 		}
 		targets, tokens = targets+int64(len(labels)), tokens+int64(len(source)+len(labels))
 		if int(in.SourceLengths[lane]) != len(source) ||
