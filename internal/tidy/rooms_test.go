@@ -76,6 +76,7 @@ func processRooms() []room {
 		{path: "internal/port", never: graphs},
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
+		{path: "internal/drawing", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
 	}
 }
@@ -89,7 +90,8 @@ func otherRooms() []room {
 		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
-		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
+		{path: "corpus/zipfplot", imports: "corpus internal/drawing", never: network + " " + graphs},
+		{path: "corpus/seriesplot", imports: "internal/drawing", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
