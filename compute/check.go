@@ -126,6 +126,29 @@ func CheckPoolBackward(p Pooling, dx, dy, x, y []float32, steps int, lengths []i
 	}
 }
 
+// Check panics unless the tensors have their shapes. It does not read the lengths.
+func (a Attention) Check() {
+	if a.T < 1 || a.S < 1 || a.B < 1 || a.H < 1 || a.W < 1 {
+		panic(fmt.Sprintf("compute: attention of T %d, S %d, B %d, H %d and W %d", a.T, a.S, a.B,
+			a.H, a.W))
+	}
+	CheckLength("attention's Q", len(a.Q), a.T*a.B*a.H)
+	CheckLength("attention's K", len(a.K), a.S*a.B*a.H)
+	CheckLength("attention's V", len(a.V), a.S*a.B*a.W)
+	CheckLength("attention's lengths", len(a.Lengths), a.B)
+	CheckLength("attention's weights", len(a.Weights), a.B*a.T*a.S)
+	CheckLength("attention's Y", len(a.Y), a.T*a.B*a.W)
+}
+
+// CheckBackward is Check, and that the gradients have the shapes of their tensors.
+func (a Attention) CheckBackward(dy, dq, dk, dv []float32) {
+	a.Check()
+	CheckSame("attention's dy", len(a.Y), len(dy))
+	CheckSame("attention's dq", len(a.Q), len(dq))
+	CheckSame("attention's dk", len(a.K), len(dk))
+	CheckSame("attention's dv", len(a.V), len(dv))
+}
+
 // CheckLengths panics unless every row's length is in [0, steps].
 func CheckLengths(lengths []int32, steps int) {
 	for b, length := range lengths {

@@ -272,6 +272,18 @@ const (
 	MaxPool
 )
 
+// Attention is attention of T queries over S source steps in each of B lanes (Luong et al. 2015,
+// arXiv:1508.04025). Keys and queries are H wide, values W.
+type Attention struct {
+	T, S, B, H, W int
+	Q             []float32 // [T, B, H]
+	K             []float32 // [S, B, H]
+	V             []float32 // [S, B, W]
+	Lengths       []int32   // [B]: source steps of each lane, in [0, S]; host memory
+	Weights       []float32 // [B, T, S]
+	Y             []float32 // [T, B, W]
+}
+
 // Clip says how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
@@ -368,6 +380,17 @@ type Device interface {
 	// row's length on. MaxPool gives dy to the first step with the largest value. MeanPool does not
 	// read x and y, which may be nil. Pool and PoolBackward give the same bits on every device.
 	PoolBackward(p Pooling, dx, dy, x, y []float32, steps int, lengths []int32)
+
+	// Tanh sets x to tanh(x). TanhBackward multiplies dy by the derivative, 1 - y², for y = tanh(x).
+	Tanh(x []float32)
+	TanhBackward(dy, y []float32)
+	// Attend computes Weights, for each lane and query the softmax over the lane's source steps of q
+	// · k[s], zero from its length on, and Y, the sums of v[s] with these weights. A lane of length
+	// 0 gives zeros. Its products are of float32 in every precision.
+	Attend(a Attention)
+	// AttendBackward overwrites dq, dk and dv with the gradients of Q, K and V, given Y's. a is
+	// that of Attend. It overwrites a.Weights.
+	AttendBackward(a Attention, dy, dq, dk, dv []float32)
 
 	// SumSquares returns the sum of squares in float64, with the same bits on every device. The
 	// order is fixed: in each block of SquaresBlock elements, SquaresLanes sums, each over every

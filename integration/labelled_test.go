@@ -215,8 +215,9 @@ func feed(t *testing.T, text string, args ...string) (code int, stdout, stderr s
 func TestLabelledUse(t *testing.T) {
 	eachTask(t, func(t *testing.T, k labelledTask) {
 		dir := t.TempDir()
-		events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "120", "--validation-fraction",
-			"0", "--eval-corpus", k.corpus, "--eval-every", "60", "--checkpoint-every", "60")...)
+		events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "120",
+			"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "60",
+			"--checkpoint-every", "60")...)
 		evals := named(events, "eval")
 		last, done := evals[len(evals)-1], events[len(events)-1]
 		for _, metric := range []string{"accuracy", k.metric} {
@@ -260,7 +261,8 @@ func classified(t *testing.T, checkpoint string) {
 		"classify", "--checkpoint", checkpoint)
 	rows := strings.Split(stdout, "\n")
 	if code != 0 || len(rows) != 3 || !strings.HasPrefix(rows[0], "bad\t0.") ||
-		!strings.HasSuffix(rows[0], "\tthe film was awful") || !strings.HasPrefix(rows[1], "good\t") {
+		!strings.HasSuffix(rows[0], "\tthe film was awful") ||
+		!strings.HasPrefix(rows[1], "good\t") {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
 	code, stdout, stderr = feed(t, "a long book\nthe "+strings.Repeat("film ", 512),

@@ -122,23 +122,24 @@ func TestTaskOfACheckpoint(t *testing.T) {
 	}
 	defer func() { _ = text.Close() }()
 	vocabulary := text.Vocabulary().Tokens()
-	const other = "is of --task translate, and one of --task lm is needed: give another folder"
-	for _, c := range []struct{ task, used, resumed string }{
-		{"lm", "", "other data with the same vocabulary"}, // saveUntrained knows no text
-		{"", "", "other data with the same vocabulary"},
-		{"translate", other, "belongs to another job, which has --task translate instead of lm: " +
+	const other = "is of --task dream, and one of --task lm is needed: give another folder"
+	const unknown = "is of --task dream, which this version does not know: "
+	for _, c := range []struct{ task, used, shown, resumed string }{
+		{"lm", "", "", "other data with the same vocabulary"}, // saveUntrained knows no text
+		{"", "", "", "other data with the same vocabulary"},
+		{"dream", other, unknown, "belongs to another job, which has --task dream instead of lm: " +
 			"choose another folder, or give that job's flags"},
 	} {
 		made := jobspec.Textbook()
 		made.Task, spec.CheckpointDir = c.task, t.TempDir()
 		_ = saveUntrained(t, spec.CheckpointDir, made, vocabulary).Close()
-		trained, err := LoadTrained(ctx, spec.CheckpointDir, Use{Device: "cpu"})
+		trained, err := LoadTrained(ctx, spec.CheckpointDir, Use{Device: "cpu"}, task.LM)
 		if err == nil {
 			trained.Close()
 		}
 		refused(t, err, c.used)
 		_, err = Show(ctx, spec.CheckpointDir)
-		refused(t, err, c.used)
+		refused(t, err, c.shown)
 		_, err = OpenCheckpoints(ctx, spec, text, nil)
 		refused(t, err, c.resumed)
 	}

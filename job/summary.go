@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,13 +71,15 @@ type Summary struct {
 	Job        string    `json:"job"`
 	Created    time.Time `json:"created"`
 
-	Task       string  `json:"task"`
-	Cell       string  `json:"cell"`
-	Layers     int64   `json:"layers"`
-	Hidden     int64   `json:"hidden"`
-	Embed      int64   `json:"embed"` // 0: one-hot input
-	Dropout    float64 `json:"dropout"`
-	Parameters int     `json:"parameters"`
+	Task   string `json:"task"`
+	Cell   string `json:"cell"`
+	Layers int64  `json:"layers"`
+	Hidden int64  `json:"hidden"`
+	Embed  int64  `json:"embed"` // 0: one-hot input
+	// Bidirectional: each layer has Hidden units in each direction.
+	Bidirectional bool    `json:"bidirectional,omitempty"`
+	Dropout       float64 `json:"dropout"`
+	Parameters    int     `json:"parameters"`
 
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
@@ -179,6 +182,10 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !slices.Contains(task.Names(), spec.Task) {
+		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
+			"use the version that made it, or a later one", c.Path, spec.Task)
+	}
 	network, err := NetworkOf(spec, len(c.Vocabulary), len(c.Outputs))
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
@@ -191,8 +198,9 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
 		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
-		Embed: spec.Embed, Dropout: spec.Dropout, Parameters: model.Count(network.Tensors),
-		Corpus: spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
+		Embed: spec.Embed, Bidirectional: spec.Bidirectional, Dropout: spec.Dropout,
+		Parameters: model.Count(network.Tensors),
+		Corpus:     spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
 		Outputs:          len(c.Outputs),
 		TrainTokens:      metric(metricTrainTokens),
 		ValidationTokens: metric(metricValidationTokens),

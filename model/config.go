@@ -23,8 +23,8 @@ type Config struct {
 	Embed  int // E; 0 is one-hot input, of width V
 	Hidden int // H
 	Layers int // L
-	// Inputs, if not 0, is F: the network reads rows of F numbers instead of tokens, and its loss is
-	// the squared error of V numbers. See Model.SetSeries.
+	// Inputs, if not 0, is F: the network reads rows of F numbers instead of tokens, and its loss
+	// is the squared error of V numbers. See Model.SetSeries.
 	Inputs int
 
 	// Dropout is the probability of dropping an element of a recurrent layer's output in training.

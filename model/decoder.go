@@ -11,13 +11,14 @@ import (
 // Decoder translates with a translator, one token of each of B hypotheses at a time.
 type Decoder struct {
 	*translation
-	translator *Translator
-	maxSource  int
-	memory     translationMemory
-	states     []float32 // before and after a step: [2, L, States, B, H]
-	lanes      []int32   // [B]: the lane of Encode whose source a hypothesis translates
-	identity   []int32   // [B]: 0, 1, 2, …
-	logits     []float32 // [B, V]
+	maxSource int
+	memory    translationMemory
+	encoded   compute.Attention // with attention, its sources by lanes of Encode
+	sources   []float32         // keys and values by hypotheses, [Ts, B, H] and [Ts, B, W]
+	states    []float32         // before and after a step: [2, L, States, B, H]
+	lanes     []int32           // [B]: the lane of Encode whose source a hypothesis translates
+	identity  []int32           // [B]: 0, 1, 2, …
+	logits    []float32         // [B, V]
 }
 
 // NewDecoder makes a decoder for sources of up to maxSource tokens and B hypotheses. Each call to
@@ -28,11 +29,11 @@ func (t *Translator) NewDecoder(maxSource, B int) (*Decoder, error) {
 		return nil, fmt.Errorf("model: a decoder of %d steps and %d hypotheses; each must be at "+
 			"least 1", maxSource, B)
 	}
-	d := &Decoder{translator: t, maxSource: maxSource, identity: make([]int32, B)}
+	d := &Decoder{maxSource: maxSource, identity: make([]int32, B)}
 	for b := range d.identity {
 		d.identity[b] = int32(b)
 	}
-	d.memory.encoder.dev, d.memory.decoder.dev = t.dev, t.dev
+	d.memory.on(t.dev)
 	d.translation = newTranslation(t, maxSource, 1, B, &d.memory)
 	if err := d.allocate(); err != nil {
 		d.Close()
@@ -51,6 +52,10 @@ func (d *Decoder) allocate() (err error) {
 	d.make(&d.memory)
 	d.lanes = d.entry.lanes
 	d.logits = t.dev.Alloc(B * c.TargetVocab)
+	if a := d.attention; a != nil {
+		d.encoded = a.of
+		d.sources = t.dev.Alloc(len(a.of.K) + len(a.of.V))
+	}
 	size := c.Cell.States() * B * c.Hidden
 	d.states = t.dev.Alloc(2 * c.Layers * size)
 	for k, layer := range d.decoder.layers {
@@ -71,6 +76,9 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 	}
 	defer compute.Catch(&err)
 	d.encoder.load(in)
+	if d.attention != nil {
+		d.attention.of = d.encoded
+	}
 	d.encode()
 	copy(d.lanes, d.identity)
 	for k, layer := range d.decoder.layers {
@@ -103,6 +111,9 @@ func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
 	for b, source := range from {
 		d.lanes[b] = was[source]
 	}
+	if d.attention != nil && !slices.Equal(d.lanes, was) {
+		d.gatherSources()
+	}
 	for _, layer := range d.decoder.layers {
 		l := layer.(*Layer)
 		d.copyState(l.in, l.out, from)
@@ -115,6 +126,24 @@ func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
 		logSoftmax(next[b*V:][:V])
 	}
 	return nil
+}
+
+// gatherSources makes the attention read the sources of the hypotheses' lanes.
+func (d *Decoder) gatherSources() {
+	from, to, B := d.encoded, &d.attention.of, len(d.lanes)
+	rows := make([]int32, from.S*B)
+	for i := range rows {
+		rows[i] = int32(i/B*B) + d.lanes[i%B]
+	}
+	to.K, to.V = d.sources[:len(from.K)], d.sources[len(from.K):]
+	to.Lengths = make([]int32, B)
+	for b, lane := range d.lanes {
+		to.Lengths[b] = from.Lengths[lane]
+	}
+	d.decoder.dev.CopyRows(packed(to.K, from.H), packed(from.K, from.H), len(rows), from.H, rows,
+		false)
+	d.decoder.dev.CopyRows(packed(to.V, from.W), packed(from.V, from.W), len(rows), from.W, rows,
+		false)
 }
 
 // copyState copies rows of a state; nil: all.
@@ -142,8 +171,8 @@ func logSoftmax(x []float32) {
 func (d *Decoder) Close() {
 	d.translation.close()
 	d.memory.close()
-	for _, x := range [][]float32{d.logits, d.states} {
+	for _, x := range [][]float32{d.logits, d.states, d.sources} {
 		d.translator.dev.Free(x)
 	}
-	d.logits, d.states = nil, nil
+	d.logits, d.states, d.sources = nil, nil, nil
 }

@@ -176,8 +176,8 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 }
 
 // Evaluate returns the summed cross-entropy, in nats, of targets [T, B] after inputs [T, B], and
-// the number of targets that count. It is not for a series: see Predict. A target of -1 does not count. The next call continues from
-// this call's state.
+// the number of targets that count. A target of -1 does not count. The next call continues from
+// this call's state. For a series there is Predict instead.
 func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count int, err error) {
 	m := e.model
 	if n := e.T * e.B; len(inputs) != n || len(targets) != n {

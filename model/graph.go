@@ -167,7 +167,8 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
 	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradient(c.outputWeights()),
-		g.gradient(outputBias), cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
+		g.gradient(outputBias),
+		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
 	g.output.done = g.finishing(find(m.views, outputBias))
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
 		weight(outputBias, outputBias))

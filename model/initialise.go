@@ -109,7 +109,7 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
 		fillNormal(x, rng, 1)
 	case kind == Uniform:
-		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v.role, views))))
+		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v, views))))
 	case kind == Normal && (matrix || v.role == rolePeephole):
 		fillNormal(x, rng, c.Init.STD)
 	case !matrix: // zero
@@ -126,9 +126,11 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	}
 }
 
-// fanIn is n in the bound 1/sqrt(n) that PyTorch uses for a tensor of this role.
-func (c Config) fanIn(r role, views []View) int {
-	switch r {
+// fanIn is n in the bound 1/sqrt(n) that PyTorch uses for a tensor.
+func (c Config) fanIn(v View, views []View) int {
+	switch v.role {
+	case roleProjection:
+		return v.Shape[1]
 	case roleOutput, roleOutputBias, roleEmbedding:
 		return find(views, c.outputWeights()).Shape[1]
 	}

@@ -25,7 +25,7 @@ type Layer struct {
 	kernel       compute.Recurrent
 	in, out      compute.RecurrentState
 	dout, dstate compute.RecurrentState // gradients of out and in; nil outside of chunks
-	ends         *ends                  // of rows of several lengths; nil: all have T steps
+	lengths      []int32                // of rows, [B]; set before a run; nil: all have T steps
 	states       []float32              // in and out: [2, States, B, H]; nil if not the layer's
 	y            *buffer                // [T, B, H]
 	dx           *buffer                // [T, B, D]; nil if the input is token ids
@@ -149,10 +149,8 @@ func (l *Layer) output() *buffer { return l.y }
 
 // run computes y from x, with the weights w.
 func (l *Layer) run(w []float32, x compute.RecurrentInput) {
+	x.Lengths = l.lengths
 	l.kernel.Forward(recurrentWeights(l.views, w), x, l.in, l.y.flat, l.out)
-	if H := l.shape.H; l.ends != nil {
-		l.dev.CopyRows(packed(l.out.H, H), packed(l.y.flat, H), l.shape.B, H, l.ends.last, false)
-	}
 }
 
 func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -187,16 +185,12 @@ func differentiate(name string, in gorgonia.Nodes, dx *buffer, dw *tensor.Dense,
 
 // backward runs the kernel's backward pass, and reports the weights' gradients.
 func (l *Layer) backward(dy, dx []float32) {
-	dw, dout := recurrentWeights(l.views, l.gradient), l.dout
-	if H := l.shape.H; l.ends != nil {
-		l.dev.CopyRows(packed(dy, H), packed(dout.H, H), len(l.ends.lane), H, l.ends.lane, true)
-		dout = compute.RecurrentState{}
-	}
+	dw := recurrentWeights(l.views, l.gradient)
 	if k, ok := l.kernel.(compute.Telling); ok && l.gradientReady != nil {
-		k.BackwardTelling(dy, dout, dw, dx, l.dstate, l.gradientReady)
+		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.gradientReady)
 		return
 	}
-	l.kernel.Backward(dy, dout, dw, dx, l.dstate)
+	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)
 	if l.gradientReady != nil {
 		l.gradientReady(len(l.views), 0)
 	}

@@ -36,7 +36,7 @@ const (
 	rolePeephole                  // [P*H]
 	roleOutput                    // [V, H]
 	roleOutputBias                // [V]
-	roleProjection                // [E, H]
+	roleProjection                // a linear layer's without bias
 	roleEmbedding                 // [V, E]
 )
 

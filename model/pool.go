@@ -49,34 +49,9 @@ type pooling struct {
 
 // half is the columns of one direction, and where PoolLast takes them from.
 type half struct {
-	*ends
 	at, width int
-}
-
-// ends are the places of last states in rows [T, B].
-type ends struct {
-	last []int32 // [B]: the row with lane b's last state; -1: there is none
-	lane []int32 // [T, B]: the lane that a row is the last state of; -1: none
-}
-
-func newEnds(T, B int) *ends { return &ends{last: make([]int32, B), lane: make([]int32, T*B)} }
-
-// load sets the places for examples of these lengths. first: the last state is at the first step.
-func (e *ends) load(lengths []int32, first bool) {
-	B := len(lengths)
-	for row := range e.lane {
-		e.lane[row] = -1
-	}
-	for b, length := range lengths {
-		row := (int(length)-1)*B + b
-		if first && length > 0 {
-			row = b
-		}
-		e.last[b] = int32(max(row, -1))
-		if length > 0 {
-			e.lane[row] = int32(b)
-		}
-	}
+	last      []int32 // [B]: the row of x with lane b's last state; -1: there is none
+	lane      []int32 // [T, B]: the row of y that a row of x is the last state of; -1: none
 }
 
 // newPooling makes the operator. lengths are the examples' lengths, [B], set before a run.
@@ -87,7 +62,8 @@ func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
 	if kind == PoolLast {
 		width := s[2] / directions
 		for i := range directions {
-			p.halves = append(p.halves, half{newEnds(p.T, p.B), i * width, width})
+			p.halves = append(p.halves, half{at: i * width, width: width,
+				last: make([]int32, p.B), lane: make([]int32, p.T*p.B)})
 		}
 	}
 	return p
@@ -96,7 +72,19 @@ func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
 // load finds the last states of examples with the set lengths.
 func (p *pooling) load() {
 	for i, h := range p.halves {
-		h.load(p.lengths, i == 1) // the second direction ends at the example's first step
+		for row := range h.lane {
+			h.lane[row] = -1
+		}
+		for b, length := range p.lengths {
+			row := (int(length)-1)*p.B + b
+			if i == 1 && length > 0 { // the second direction ends at the example's first step
+				row = b
+			}
+			h.last[b] = int32(max(row, -1))
+			if length > 0 {
+				h.lane[row] = int32(b)
+			}
+		}
 	}
 }
 

@@ -25,8 +25,8 @@ func (s *series) check(what string, ids []int32) error {
 }
 
 // SetSeries gives a model with Config.Inputs the series that its segments and evaluators read:
-// inputs, [rows, F], and targets, [rows, V], in host memory. Ids are numbers of rows. Call it before
-// the first of them is made.
+// inputs, [rows, F], and targets, [rows, V], in host memory. Ids are numbers of rows. Call it once,
+// before the first of them is made.
 func (m *Model) SetSeries(inputs, targets []float32) (err error) {
 	c := m.config
 	rows := len(inputs) / max(1, c.Inputs)

@@ -97,8 +97,11 @@ func (c TranslatorConfig) PassSize(on compute.Sizer, maxSource, maxTarget, B int
 
 // DecoderSize is likewise that of a Decoder.
 func (c TranslatorConfig) DecoderSize(on compute.Sizer, maxSource, B int) compute.Size {
-	return c.memorySize(on, maxSource, 1, B).And(c.kernelSize(on, maxSource, 1, B)).
-		And(on.TensorSize(2 * B * c.network().StateSize())).
+	size := on.TensorSize(2 * B * c.network().StateSize())
+	if c.Attention == AttentionLuong {
+		size = size.And(on.TensorSize(maxSource * B * (c.Hidden + c.encoder().width())))
+	}
+	return size.And(c.memorySize(on, maxSource, 1, B)).And(c.kernelSize(on, maxSource, 1, B)).
 		And(on.TensorSize(B * c.TargetVocab)).And(on.GemmSize(B, c.TargetVocab, c.Hidden))
 }
 
@@ -112,6 +115,14 @@ func (c TranslatorConfig) memorySize(on compute.Sizer, source, target, B int) (s
 }
 
 // kernelSize is of the workspaces of a translation.
-func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) compute.Size {
-	return c.encoder().kernelSize(on, source, B).And(c.decoder().kernelSize(on, target, B))
+func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) (size compute.Size) {
+	if c.Attention == AttentionLuong {
+		W, H, steps, rows := c.encoder().width(), c.Hidden, source*B, target*B
+		for _, s := range [][3]int{{steps, H, W}, {rows, H, W + H}, {H, W + H, rows},
+			{rows, W + H, H}, {H, W, steps}, {steps, W, H}} {
+			size = size.And(on.GemmSize(s[0], s[1], s[2]))
+		}
+	}
+	return size.And(c.encoder().kernelSize(on, source, B)).
+		And(c.decoder().kernelSize(on, target, B))
 }

@@ -123,7 +123,6 @@ type stack struct {
 	stackConfig
 	tape   *tape         // that the gradients are reported to
 	rows   *gradientRows // of the embedding
-	ends   *ends         // nil: final states are not needed
 	T, B   int
 	memory *stackMemory
 
@@ -211,7 +210,6 @@ func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffe
 	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.grads[begin:end:end], y)
 	layer.in = cutState(shape, s.memory.before)
 	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
-	layer.ends = s.ends
 	s.tape.reports(layer, s.views, d, last)
 	return layer
 }
@@ -282,9 +280,6 @@ func (s *stack) load(in Examples) {
 		}
 	}
 	s.order.load(in.Lengths)
-	if s.ends != nil {
-		s.ends.load(in.Lengths, false)
-	}
 }
 
 // loadDropout sets the keys of the next training run.

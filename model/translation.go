@@ -10,19 +10,27 @@ import (
 // training graph once it is compiled.
 //
 // The graph is one chain, because Gorgonia would add the gradients of a node with two readers in
-// memory of its own: encoder, entry, decoder, output. States pass from the encoder's layers to the
+// memory of its own: encoder, entry, decoder, attention, output. States pass from the encoder's layers to the
 // decoder's, and their gradients back, in memory that both name; the entry orders the two.
 type translation struct {
 	tape
+	translator       *Translator
 	encoder, decoder *stack
 	entry            *entry
+	attention        *attention // nil: none
 }
 
 // translationMemory is the working memory of translations besides their kernels' own. Translations
 // that run in turn share it.
 type translationMemory struct {
 	encoder, decoder stackMemory
+	attention        attentionMemory
 	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
+}
+
+// on sets the device.
+func (m *translationMemory) on(dev compute.Device) {
+	m.encoder.dev, m.decoder.dev, m.attention.dev = dev, dev, dev
 }
 
 // allocate makes room for these steps of B lanes.
@@ -30,21 +38,25 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 	target, B int) {
 	m.encoder.allocate(c.encoder(), alloc, source, B)
 	m.decoder.allocate(c.decoder(), alloc, target, B)
+	if c.Attention == AttentionLuong {
+		m.attention.allocate(c, alloc, source, target, B)
+	}
 	m.dstates = alloc(B * c.network().StateSize())
 }
 
 func (m *translationMemory) close() {
 	m.encoder.close()
 	m.decoder.close()
+	m.attention.close()
 	m.decoder.dev.Free(m.dstates)
 	m.dstates = nil
 }
 
 // newTranslation makes the parts but for their kernels.
 func newTranslation(t *Translator, source, target, B int, memory *translationMemory) *translation {
-	n, c := &translation{}, t.config
+	n, c := &translation{translator: t}, t.config
 	n.encoder = &stack{parameters: &t.parameters, stackConfig: c.encoder(), tape: &n.tape,
-		rows: &t.rows, T: source, B: B, memory: &memory.encoder, ends: newEnds(source, B)}
+		rows: &t.rows, T: source, B: B, memory: &memory.encoder}
 	n.decoder = &stack{parameters: &t.parameters, stackConfig: c.decoder(), tape: &n.tape,
 		rows: &t.decoderRows, T: target, B: B, memory: &memory.decoder}
 	return n
@@ -62,10 +74,14 @@ func (n *translation) make(memory *translationMemory) {
 		sides := n.encoder.sides(k)
 		layer.(*Layer).in = sides[0].out
 		for _, side := range sides {
-			side.dout = d
+			side.lengths, side.dout = n.encoder.lengths, d
 		}
 	}
 	n.entry = newEntry(n.encoder, n.decoder)
+	if n.translator.config.Attention == AttentionLuong {
+		n.attention = newAttention(n.encoder, n.decoder, &memory.attention)
+		n.entry.attended = true
+	}
 }
 
 // build adds the forward pass. It returns the cost and all weights' nodes.
@@ -85,8 +101,14 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if x, err = n.decoder.apply(x, leaves); err != nil {
 		return nil, nil, err
 	}
-	n.output, cost, err = leaves.crossEntropy(x, n.decoder.inputGradient(0, n.decoder.Hidden),
-		&n.tape)
+	dx := n.decoder.inputGradient(0, n.decoder.Hidden)
+	if n.attention != nil {
+		if x, err = n.attention.apply(x, leaves); err != nil {
+			return nil, nil, err
+		}
+		dx = n.decoder.inputGradient(1, n.decoder.Hidden)
+	}
+	n.output, cost, err = leaves.crossEntropy(x, dx, &n.tape)
 	return cost, leaves.all, err
 }
 
@@ -108,13 +130,23 @@ func (n *translation) load(in Pairs, training bool) {
 }
 
 // encode runs the encoder on the loaded source, without dropout.
-func (n *translation) encode() { n.encoder.runLayers(n.encoder.input()); n.entry.join() }
+func (n *translation) encode() {
+	n.encoder.runLayers(n.encoder.input())
+	n.entry.join()
+	if n.attention != nil {
+		n.attention.project()
+	}
+}
 
 // decode runs the decoder on the loaded tokens, without dropout, and returns the output layer's
 // input: [Td, B, H].
 func (n *translation) decode() []float32 {
 	n.entry.run(false)
-	return n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
+	y := n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
+	if n.attention != nil {
+		return n.attention.run(y)
+	}
+	return y
 }
 
 func (n *translation) close() {
@@ -132,6 +164,7 @@ type entry struct {
 	x                *buffer   // [Td, B, E or E+H]
 	scratch          []float32 // [Td, B, E] or [Td, B, H]
 	dencoded         *buffer   // gradient of the encoder's output: [Ts, B, W]
+	attended         bool      // attention has computed dencoded
 }
 
 func newEntry(encoder, decoder *stack) *entry {
@@ -195,7 +228,9 @@ func (e *entry) backward(dx []float32) {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}
 	s.embedding.backward(dx, s.ids)
-	s.dev.Zero(e.dencoded.flat)
+	if !e.attended {
+		s.dev.Zero(e.dencoded.flat)
+	}
 }
 
 // apply adds the operator to the graph of the encoder's output, and returns x's node.

@@ -73,7 +73,7 @@ func (t *Translator) NewPass(maxSource, maxTarget, B int) (*TranslationPass, err
 			"least 1", maxSource, maxTarget, B)
 	}
 	p := &TranslationPass{translator: t, B: B, sizes: pairSizes(maxSource, maxTarget)}
-	p.memory.encoder.dev, p.memory.decoder.dev = t.dev, t.dev
+	p.memory.on(t.dev)
 	p.graphs = make([]*translation, len(p.sizes[0]))
 	err := p.allocate(maxSource, maxTarget)
 	if err == nil {

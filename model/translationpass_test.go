@@ -134,7 +134,7 @@ func TestTranslatorFinishes(t *testing.T) {
 
 // TestTranslationPassHooks stages the gradients, and ends a pass before its backward pass.
 func TestTranslationPassHooks(t *testing.T) {
-	c := translators()["gru/concat/bidirectional"]
+	c := translators()["gru/concat/luong/bidirectional"]
 	dev := devicetest.NewStager(newDevice(t))
 	tr, err := NewTranslator(c, dev)
 	if err != nil {
@@ -172,6 +172,7 @@ func TestTranslatorReverses(t *testing.T) {
 	for name, c := range map[string]TranslatorConfig{
 		"concat": {Context: ContextConcat},
 		"state":  {Context: ContextState, Bidirectional: true},
+		"luong":  {Context: ContextState, Attention: AttentionLuong},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Cell, c.SourceVocab, c.TargetVocab, c.Embed, c.Hidden = compute.GRU, V, V, 12, 32
@@ -228,7 +229,7 @@ func reversals(rng *rand.Rand, B, most, V int) Pairs {
 
 // TestTranslationPassErrors expects an error of one line for input that does not fit.
 func TestTranslationPassErrors(t *testing.T) {
-	c := translators()["gru/concat/bidirectional"]
+	c := translators()["gru/concat/luong/bidirectional"]
 	tr := newTranslator(t, c)
 	if _, err := tr.NewPass(1, 0, 1); err == nil {
 		t.Error("a pass of no steps")
@@ -323,7 +324,7 @@ func TestTranslationSize(t *testing.T) {
 // TestTranslatorLacksMemory lets the device run out of memory at each object in turn: there is an
 // error of one line, and no memory leaks.
 func TestTranslatorLacksMemory(t *testing.T) {
-	c := translators()["gru/concat/bidirectional"]
+	c := translators()["gru/concat/luong/bidirectional"]
 	base := newDevice(t).(*cpu.Device)
 	if _, err := useTranslator(c, base, 5, 4, 2); err != nil {
 		t.Fatal(err)

@@ -60,6 +60,7 @@ type TranslatorConfig struct {
 	Hidden       int // H, of each direction and of the decoder
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
+	Attention    AttentionKind
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
 
@@ -90,18 +91,18 @@ func (c TranslatorConfig) Validate() error {
 	switch {
 	case c.Embed == 0:
 		return errors.New("--embed 0: translation needs an embedding of at least 1")
-	case c.Cell.States() == 2:
-		return fmt.Errorf("--cell %v: translation needs a cell without a second state, such as "+
-			"gru", c.Cell)
 	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
+	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
+		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
 	}
 	return nil
 }
 
 // shape describes the translator's shape in messages.
 func (c TranslatorConfig) shape() string {
-	text := fmt.Sprintf("%s, source vocabulary %d", c.network().shape(), c.SourceVocab)
+	text := fmt.Sprintf("%s, source vocabulary %d, attention %v", c.network().shape(),
+		c.SourceVocab, c.Attention)
 	if c.Bidirectional {
 		text += ", bidirectional"
 	}
@@ -129,6 +130,8 @@ func (c TranslatorConfig) decoder() stackConfig {
 //
 //	output.weight              [V, H]
 //	output.bias                [V]
+//	attention.output.weight    [H, W+H]  with AttentionLuong; W is the encoder's width
+//	attention.keys.weight      [H, W]
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
 //	                                     ContextConcat E+H; then the layer's other tensors
 //	decoder.embedding.weight   [V, E]
@@ -138,6 +141,10 @@ func (c TranslatorConfig) Layout() []View {
 	var l layouter
 	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
 	l.add(roleOutputBias, outputBias, c.TargetVocab)
+	if c.Attention == AttentionLuong {
+		l.add(roleProjection, attentionOutput, c.Hidden, c.encoder().width()+c.Hidden)
+		l.add(roleProjection, attentionKeys, c.Hidden, c.encoder().width())
+	}
 	c.decoder().layout(&l)
 	c.encoder().layout(&l)
 	return l.views
@@ -147,8 +154,11 @@ func (c TranslatorConfig) Layout() []View {
 // turn, as Finishes does for a Model.
 func (c TranslatorConfig) Finishes() []int {
 	views := c.Layout()
-	return slices.Concat([]int{find(views, outputBias).end()}, c.decoder().finishes(views),
-		c.encoder().finishes(views))
+	ends := []int{find(views, outputBias).end()}
+	if c.Attention == AttentionLuong {
+		ends = append(ends, find(views, attentionOutput).end(), find(views, attentionKeys).end())
+	}
+	return slices.Concat(ends, c.decoder().finishes(views), c.encoder().finishes(views))
 }
 
 // Translator is an encoder and a decoder of recurrent layers: it reads a source sequence, and

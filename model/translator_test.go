@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,6 +20,7 @@ type translatorTrace struct {
 	V, E, H          int
 	Bidirectional    bool
 	Context          string
+	Attention        string
 	Source           [][]int32
 	Lengths          []int32
 	Inputs, Targets  []int32
@@ -38,14 +40,19 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	attention, err := ParseAttention(w.Attention)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
-		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context}
+		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
+		Attention: attention}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 5, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 10, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -131,15 +138,15 @@ func translators() map[string]TranslatorConfig {
 	for _, cell := range compute.Cells() {
 		c := TranslatorConfig{Cell: cell, SourceVocab: 7, TargetVocab: 9, Embed: 6, Hidden: 5,
 			Layers: 2, Seed: 7}
-		if c.Validate() != nil {
-			continue
-		}
 		for context, name := range ContextNames() {
-			c.Context = Context(context)
-			c.Bidirectional, c.Dropout, c.DropoutInput = false, 0, 0
-			all[cell.String()+"/"+name] = c
-			c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
-			all[cell.String()+"/"+name+"/bidirectional"] = c
+			for attention, kind := range AttentionNames() {
+				c.Context, c.Attention = Context(context), AttentionKind(attention)
+				name := fmt.Sprintf("%v/%s/%s", cell, name, kind)
+				c.Bidirectional, c.Dropout, c.DropoutInput = false, 0, 0
+				all[name] = c
+				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
+				all[name+"/bidirectional"] = c
+			}
 		}
 	}
 	return all
@@ -274,7 +281,7 @@ func readAlone(t *testing.T, d *Decoder, in Pairs, text []int32, next []float32)
 
 // TestDecoderErrors expects an error of one line for input that does not fit.
 func TestDecoderErrors(t *testing.T) {
-	c := translators()["gru/concat"]
+	c := translators()["gru/concat/none"]
 	tr := newTranslator(t, c)
 	if _, err := tr.NewDecoder(0, 1); err == nil {
 		t.Error("a decoder of no steps")
@@ -296,13 +303,13 @@ func TestDecoderErrors(t *testing.T) {
 // TestTranslatorConfig expects an error that names the flag.
 func TestTranslatorConfig(t *testing.T) {
 	for want, change := range map[string]func(*TranslatorConfig){
-		"--hidden 0":               func(c *TranslatorConfig) { c.Hidden = 0 },
-		"vocabulary has 0 tokens":  func(c *TranslatorConfig) { c.SourceVocab = 0 },
-		"--embed 0: translation":   func(c *TranslatorConfig) { c.Embed = 0 },
-		"--decoder-context: 2 is not":      func(c *TranslatorConfig) { c.Context = 2 },
-		"--cell lstm: translation": func(c *TranslatorConfig) { c.Cell = compute.LSTM },
+		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
+		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
+		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
+		"--attention: 2 is not":       func(c *TranslatorConfig) { c.Attention = 2 },
+		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
 	} {
-		c := translators()["gru/concat"]
+		c := translators()["gru/concat/none"]
 		change(&c)
 		if _, err := NewTranslator(c, newDevice(t)); err == nil ||
 			!strings.Contains(err.Error(), want) {

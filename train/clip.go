@@ -21,15 +21,15 @@ const (
 	// ByValue limits each element to [-limit, limit].
 	ByValue ClipBy = "value"
 
-	// ScopeWorker clips each rank's mean gradient over its own lanes, before the sum, and weights
-	// it by the rank's share of the lanes. The result depends on the number of ranks: with more
+	// ScopeWorker clips each rank's mean gradient over its own targets, before the sum, and weights
+	// it by the rank's share of all targets. The result depends on the number of ranks: with more
 	// than one it differs from clipping the whole gradient (Goodfellow et al., Deep Learning,
 	// 10.11.1).
 	ScopeWorker ClipScope = "worker"
 	// ScopeGlobal clips the sum over the ranks, as one process with the whole batch would.
 	ScopeGlobal ClipScope = "global"
 	// ScopeGroup clips each lane group's mean gradient, before the sum, and weights it by the
-	// group's share of the lanes. The result does not depend on which ranks have the groups. It
+	// group's share of the targets. The result does not depend on which ranks have the groups. It
 	// also differs from clipping the whole gradient.
 	ScopeGroup ClipScope = "group"
 )
@@ -61,7 +61,7 @@ func (c Clip) validate() error {
 // beforeRing reports whether each rank clips its own gradient, or its groups', before the sum.
 func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope != ScopeGlobal }
 
-// by returns the device's clip arguments for a gradient with this share of the lanes.
+// by returns the device's clip arguments for a gradient with this share of the targets.
 func (c Clip) by(share, lossLimit float64) compute.Clip {
 	return compute.Clip{Limit: c.Limit, ByValue: c.By == ByValue, Share: share,
 		LossLimit: lossLimit}

@@ -60,7 +60,7 @@ func TestClip(t *testing.T) {
 }
 
 // One step of plain SGD with clipping by worker equals the formula: each worker's mean gradient,
-// clipped, weighted by its share of the lanes, and summed.
+// clipped, weighted by its share of the targets, and summed.
 func TestWorkerClipAsWritten(t *testing.T) {
 	ends := []int{1, 3, testG}
 	for _, clip := range []Clip{{0.05, ByNorm, ScopeWorker}, {0.003, ByValue, ScopeWorker}} {

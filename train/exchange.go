@@ -77,7 +77,7 @@ const stepModulus = 1 << digitBits
 
 // tally is what the ranks tell each other in a step: one rank's values, or their sum.
 type tally struct {
-	loss      exactSum // the rank's loss, summed over its lanes, divided by K*G*T
+	loss      exactSum // the rank's loss, summed over its targets, by the step's targets
 	norm      exactSum // of its gradient or its clipped parts, each weighted by its share
 	nonfinite int      // ranks whose loss or gradient is not finite
 	stop      int      // ranks that want to stop after this step

@@ -281,11 +281,12 @@ type job struct {
 	batches Batches
 	config  Config
 
-	bptt       int                              // 0: testT
-	evaluation Evaluation                       // nil: no evaluation data
-	evalData   int64                            // identifies the evaluation data
-	from       *Snapshot                        // nil: from scratch
-	reload     func(trainer *Trainer) *Snapshot // replaces from
+	bptt       int                               // 0: testT
+	counts     func(segment int64, lane int) int // targets of a lane; nil: bptt
+	evaluation Evaluation                        // nil: no evaluation data
+	evalData   int64                             // identifies the evaluation data
+	from       *Snapshot                         // nil: from scratch
+	reload     func(trainer *Trainer) *Snapshot  // replaces from
 
 	precision compute.Precision
 	threads   int // 0: 1

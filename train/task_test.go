@@ -33,6 +33,7 @@ type textTask struct {
 	evaluation Evaluation
 	evalData   int64
 	ledger     intender
+	counts     func(segment int64, lane int) int // see job
 }
 
 // task returns the job's task. The ledger records what is read if it is an intender.
@@ -42,7 +43,7 @@ func (j job) task(m *model.Model, ledger Ledger) textTask {
 		bptt = testT
 	}
 	hears, _ := ledger.(intender)
-	return textTask{m, bptt, j.batches, j.evaluation, j.evalData, hears}
+	return textTask{m, bptt, j.batches, j.evaluation, j.evalData, hears, j.counts}
 }
 
 func (t textTask) Gradients() []float32     { return t.GradientsWithTail() }
@@ -53,11 +54,19 @@ func (t textTask) SegmentsPerEpoch() int64  { return t.batches.SegmentsPerEpoch(
 func (t textTask) Tokens(_ int64, lanes Lanes) int64 {
 	return int64(lanes.Count * t.bptt)
 }
-func (t textTask) Targets(s int64, lanes Lanes) int64 { return t.Tokens(s, lanes) }
-func (textTask) Counters() int                        { return 0 }
-func (textTask) Metrics(Score) []Metric               { return nil }
-func (t textTask) Evaluates() bool                    { return t.evaluation != nil }
-func (t textTask) EvalData() int64                    { return t.evalData }
+func (t textTask) Targets(segment int64, lanes Lanes) (n int64) {
+	if t.counts == nil {
+		return t.Tokens(segment, lanes)
+	}
+	for lane := lanes.First; lane < lanes.End(); lane++ {
+		n += int64(t.counts(segment, lane))
+	}
+	return n
+}
+func (textTask) Counters() int          { return 0 }
+func (textTask) Metrics(Score) []Metric { return nil }
+func (t textTask) Evaluates() bool      { return t.evaluation != nil }
+func (t textTask) EvalData() int64      { return t.evalData }
 
 func (t textTask) Open(lanes int) (Seat, error) {
 	s, err := t.NewSegment(t.bptt, lanes)
@@ -111,6 +120,13 @@ func (s *textSeat) Next(ctx context.Context) ([]int32, error) {
 	err := s.task.batches.Fill(ctx, at.Segment, at.Lanes.First, at.Lanes.Count, s.inputs, s.targets)
 	if err == nil && s.task.ledger != nil {
 		err = s.task.ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, s.inputs)
+	}
+	if s.task.counts != nil {
+		for b := range at.Lanes.Count {
+			for i := s.task.counts(at.Segment, at.Lanes.First+b); i < s.task.bptt; i++ {
+				s.targets[i*at.Lanes.Count+b] = -1
+			}
+		}
 	}
 	return s.inputs, err
 }

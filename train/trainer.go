@@ -37,7 +37,8 @@ type Result struct {
 	// Loss is the mean over the last step's epoch so far; NaN if all its steps were skipped.
 	// Perplexity is its exp.
 	Loss, Perplexity float64
-	// TokensPerSecond is this trainer's median, within 0.5 %, of G*T over this rank's step time.
+	// TokensPerSecond is this trainer's median, within 0.5 %, of the tokens of all lanes in a
+	// step over this rank's step time.
 	// Evaluating, saving and sampling are not included.
 	TokensPerSecond float64
 	Eval            *EvalReport // the last of this trainer; nil if there was none

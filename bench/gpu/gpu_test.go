@@ -76,7 +76,8 @@ func TestRun(t *testing.T) {
 	if text := got.Parts[1].Error; !strings.Contains(text, "TestB/c") {
 		t.Errorf("the test that failed is not named: %s", text)
 	}
-	for _, part := range []string{"cuda RONDO_CUDA_SPINS=: 1 passed, 1 failed, 0 skipped", "torch 2 (CUDA , cuDNN",
+	for _, part := range []string{"cuda RONDO_CUDA_SPINS=: 1 passed, 1 failed, 0 skipped",
+		"torch 2 (CUDA , cuDNN",
 		"| textbook LSTM | fp32 | 200 | 100 | float32 graph | 2.00x | 400 | 50% |"} {
 		if !strings.Contains(out.String(), part) {
 			t.Errorf("%s\nlacks %q", &out, part)

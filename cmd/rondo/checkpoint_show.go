@@ -60,6 +60,10 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	if s.Embed > 0 {
 		input = fmt.Sprintf("embedding of %d", s.Embed)
 	}
+	directions := ""
+	if s.Bidirectional {
+		directions = " in each direction"
+	}
 	unit := "characters"
 	if corpus.Unit(s.Tokenizer) == corpus.Word {
 		unit = "words"
@@ -72,8 +76,8 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		{"checkpoint", s.Checkpoint},
 		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
 		{"task", s.Task},
-		{"model", fmt.Sprintf("%s, %d x %d hidden units, %s, dropout %g", s.Cell, s.Layers,
-			s.Hidden, input, s.Dropout)},
+		{"model", fmt.Sprintf("%s, %d x %d hidden units%s, %s, dropout %g", s.Cell, s.Layers,
+			s.Hidden, directions, input, s.Dropout)},
 		{"parameters", thousands(float64(s.Parameters))},
 		{"corpus", s.Corpus},
 		{"tokens", fmt.Sprintf("%s to train on, %s to evaluate on; vocabulary %s (%s)",

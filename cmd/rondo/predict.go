@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bufio"
 	"encoding/csv"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -60,16 +58,16 @@ func predictCommand() *cobra.Command {
 	return c
 }
 
-// writeForecast writes the predictions to the command's output, and returns them for a plot. Rows count
-// from 0. Rows after the series' end have no truth.
+// writeForecast writes the predictions to the command's output, and returns them for a plot. Rows
+// count from 0. Rows after the series' end have no truth.
 func writeForecast(
 	cmd *cobra.Command, f *job.Forecaster, ahead int,
 ) (curves []seriesplot.Curves, err error) {
-	buffered := bufio.NewWriter(cmd.OutOrStdout())
-	out := csv.NewWriter(buffered)
+	out := csv.NewWriter(cmd.OutOrStdout())
 	defer func() {
-		out.Flush()
-		err = errors.Join(err, out.Error(), buffered.Flush())
+		if out.Flush(); err == nil {
+			err = out.Error()
+		}
 	}()
 	head := []string{"row"}
 	for _, column := range f.Targets {

@@ -48,5 +48,9 @@ type backend interface {
 	copyRows(dst, src compute.Columns, n, width int, ids []int32, add bool)
 	pool(p compute.Pooling, y, x []float32, lengths []int32)
 	poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32)
+	tanh(x []float32)
+	tanhBackward(dy, y []float32)
+	attend(a compute.Attention)
+	attendBackward(a compute.Attention, dy, dq, dk, dv []float32)
 	update(u compute.Update, c correction, params, grads, s1, s2 []float32)
 }

@@ -117,6 +117,12 @@ func (*pure) pool(p compute.Pooling, y, x []float32, lengths []int32) {
 func (*pure) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32) {
 	refPoolBackward(p, dx, dy, x, y, lengths)
 }
+func (*pure) tanh(x []float32)             { refTanh(x) }
+func (*pure) tanhBackward(dy, y []float32) { refTanhBackward(dy, y) }
+func (*pure) attend(a compute.Attention)   { refAttend(a) }
+func (*pure) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	refAttendBackward(a, dy, dq, dk, dv)
+}
 func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)
 }

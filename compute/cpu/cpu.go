@@ -67,11 +67,16 @@ type Config struct {
 
 // Device computes on the processor. It is a compute.Device.
 type Device struct {
-	config    Config
-	backend   backend                 // the arithmetic of this build
+	config  Config
+	backend backend // the arithmetic of this build
+	memory
+	own workspace // the backend's
+}
+
+// memory is a device's tensors, and counts the bytes of these and of all workspaces.
+type memory struct {
 	blocks    map[*float32]allocation // allocated and not yet freed
-	own       workspace               // the backend's
-	now, peak int64                   // bytes of the blocks and of all workspaces
+	now, peak int64                   // bytes
 }
 
 // allocation is a block and its size.
@@ -96,7 +101,8 @@ func New(c Config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Device{config: c, backend: b, blocks: map[*float32]allocation{}}
+	d := &Device{config: c, backend: b,
+		memory: memory{blocks: map[*float32]allocation{}}}
 	d.own = d.workspace(b.bytes())
 	return d, nil
 }
@@ -131,12 +137,12 @@ func (d *Device) SetThreads(count int) error {
 func (d *Device) Precision() compute.Precision { return d.config.Precision }
 
 // Bytes returns the bytes that tensors and workspaces hold now, and the most that they have held.
-func (d *Device) Bytes() (now, peak int64) { return d.now, d.peak }
+func (m *memory) Bytes() (now, peak int64) { return m.now, m.peak }
 
 // hold counts allocated bytes, or freed ones if negative.
-func (d *Device) hold(bytes int64) {
-	d.now += bytes
-	d.peak = max(d.peak, d.now)
+func (m *memory) hold(bytes int64) {
+	m.now += bytes
+	m.peak = max(m.peak, m.now)
 }
 
 // workspace counts the bytes of a layer or the backend.
@@ -166,7 +172,7 @@ func (w *workspace) release() {
 }
 
 // Alloc returns n zeros, aligned to 64 bytes.
-func (d *Device) Alloc(n int) []float32 {
+func (m *memory) Alloc(n int) []float32 {
 	if n < 0 {
 		panic(fmt.Sprintf("cpu: Alloc of %d elements", n))
 	}
@@ -174,49 +180,53 @@ func (d *Device) Alloc(n int) []float32 {
 		return []float32{}
 	}
 	x, b := allocate(n)
-	d.blocks[&x[0]] = allocation{b, 4 * int64(n)}
-	d.hold(4 * int64(n))
+	m.blocks[&x[0]] = allocation{b, 4 * int64(n)}
+	m.hold(4 * int64(n))
 	return x
 }
 
 // Free frees memory from Alloc. The slice must begin where Alloc's did.
-func (d *Device) Free(x []float32) {
+func (m *memory) Free(x []float32) {
 	if len(x) == 0 {
 		return
 	}
-	b, ok := d.blocks[&x[0]]
+	b, ok := m.blocks[&x[0]]
 	if !ok {
 		panic(fmt.Sprintf("cpu: Free of %d elements at %p, which Alloc did not give", len(x),
 			&x[0]))
 	}
-	delete(d.blocks, &x[0])
-	d.hold(-b.bytes)
+	delete(m.blocks, &x[0])
+	m.hold(-b.bytes)
 	b.release()
 }
 
+func (m *memory) freeAll() {
+	for p, b := range m.blocks {
+		delete(m.blocks, p)
+		m.hold(-b.bytes)
+		b.release()
+	}
+}
+
 // Upload copies src to dst, like Download: host and device memory are one.
-func (d *Device) Upload(dst, src []float32) {
+func (m *memory) Upload(dst, src []float32) {
 	compute.CheckSame("Upload", len(dst), len(src))
 	copy(dst, src)
 }
 
 // Download copies src to dst.
-func (d *Device) Download(dst, src []float32) {
+func (m *memory) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
 	copy(dst, src)
 }
 
 // Zero fills x with zeros.
-func (d *Device) Zero(x []float32) { clear(x) }
+func (m *memory) Zero(x []float32) { clear(x) }
 
 // Close frees all memory from Alloc and ends the device's threads. Recurrent and Output
 // workspaces have their own Close.
 func (d *Device) Close() {
-	for p, b := range d.blocks {
-		delete(d.blocks, p)
-		d.hold(-b.bytes)
-		b.release()
-	}
+	d.freeAll()
 	d.own.release()
 	d.backend.close()
 }

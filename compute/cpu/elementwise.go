@@ -90,6 +90,30 @@ func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps i
 	}
 }
 
+// Tanh sets x to tanh(x).
+func (d *Device) Tanh(x []float32) { d.backend.tanh(x) }
+
+// TanhBackward multiplies dy by tanh's derivative, 1 - y².
+func (d *Device) TanhBackward(dy, y []float32) {
+	compute.CheckSame("TanhBackward", len(dy), len(y))
+	d.backend.tanhBackward(dy, y)
+}
+
+// Attend computes attention's weights and results.
+func (d *Device) Attend(a compute.Attention) {
+	a.Check()
+	compute.CheckLengths(a.Lengths, a.S)
+	d.backend.attend(a)
+}
+
+// AttendBackward overwrites dq, dk and dv with the gradients of attention's queries, keys and
+// values.
+func (d *Device) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	a.CheckBackward(dy, dq, dk, dv)
+	compute.CheckLengths(a.Lengths, a.S)
+	d.backend.attendBackward(a, dy, dq, dk, dv)
+}
+
 // SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
 func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x) }
 

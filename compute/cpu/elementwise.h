@@ -67,6 +67,15 @@ static void dropout(long first, long end, long lanes, long h, float *y, const fl
     }
 }
 
+// dy = dy (1 - y y).
+static void tanh_backward(long n, float *dy, const float *y)
+{
+    for (long i = 0; i < n; i += VW) {
+        vf v = load_first(y + i, n - i);
+        store_first(dy + i, load_first(dy + i, n - i) * (splat(1) - v * v), n - i);
+    }
+}
+
 // y = the larger of y and x, or NaN if one is.
 static void largest(long n, float *y, const float *x)
 {
@@ -92,7 +101,7 @@ static void largest_backward(long steps, long row, long n, float *dx, const floa
     }
 }
 
-// For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
+// f is 0 (exp), 1 (sigmoid) or 2 (tanh).
 static void function(int f, long n, float *y, const float *x)
 {
     for (long i = 0; i < n; i += VW) {

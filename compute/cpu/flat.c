@@ -292,6 +292,45 @@ void rondo_pool_backward(const struct kernels *k, struct team *t, int pooling, l
     rondo_team_run(worth(t, steps * lanes * n), pool_backward, &p);
 }
 
+static void hyperbolic(void *with, const struct member *m)
+{
+    const struct flat *f = with;
+    long i, end;
+    rondo_share(m, f->n, GRAIN, &i, &end);
+    if (f->x)
+        f->kernels->tanh_backward(end - i, f->y + i, f->x + i);
+    else
+        f->kernels->function(2, end - i, f->y + i, f->y + i);
+}
+
+void rondo_tanh(const struct kernels *k, struct team *t, long n, float *x, const float *y)
+{
+    struct flat f = {.kernels = k, .n = n, .y = x, .x = y};
+    rondo_team_run(worth(t, n), hyperbolic, &f);
+}
+
+struct lanes {
+    const struct kernels *kernels;
+    const struct attention *of;
+};
+
+static void attend(void *with, const struct member *m)
+{
+    const struct lanes *l = with;
+    long b, end;
+    rondo_share(m, l->of->B, 1, &b, &end);
+    for (; b < end; b++)
+        (l->of->dy ? l->kernels->attend_backward : l->kernels->attend)(l->of, b);
+}
+
+void rondo_attend(const struct kernels *k, struct team *t, struct attention a,
+                  const int32_t *lengths)
+{
+    a.lengths = lengths;
+    struct lanes l = {k, &a};
+    rondo_team_run(worth(t, a.B * a.T * a.S * (a.H + a.W)), attend, &l);
+}
+
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x)
 {
     k->function(f, n, y, x);

@@ -39,6 +39,13 @@ void rondo_pool_backward(const struct kernels *k, struct team *t, int pooling, l
                          long lanes, long n, float *dx, const float *dy, const float *x,
                          const float *y, const int32_t *lengths);
 
+// x = tanh(x), or with y, tanh of something, x = x (1 - y y).
+void rondo_tanh(const struct kernels *k, struct team *t, long n, float *x, const float *y);
+
+// All lanes of an attention: dy is null in the forward pass.
+void rondo_attend(const struct kernels *k, struct team *t, struct attention a,
+                  const int32_t *lengths);
+
 // The room of general products: none at first, as much as the largest so far needs.
 struct space {
     void *memory;

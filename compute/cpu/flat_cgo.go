@@ -78,6 +78,22 @@ func (n *native) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths
 		floats(y), ints(lengths))
 }
 
+func (n *native) tanh(x []float32) { n.tanhBackward(x, nil) }
+
+func (n *native) tanhBackward(dy, y []float32) {
+	C.rondo_tanh(n.kernels, n.team, C.long(len(dy)), floats(dy), floats(y))
+}
+
+func (n *native) attend(a compute.Attention) { n.attendBackward(a, nil, nil, nil, nil) }
+
+func (n *native) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	with := C.struct_attention{T: C.long(a.T), S: C.long(a.S), B: C.long(a.B), H: C.long(a.H),
+		W: C.long(a.W), q: floats(a.Q), k: floats(a.K), v: floats(a.V),
+		weights: floats(a.Weights), y: floats(a.Y), dy: floats(dy), dq: floats(dq),
+		dk: floats(dk), dv: floats(dv)}
+	C.rondo_attend(n.kernels, n.team, with, ints(a.Lengths))
+}
+
 func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	beta2, rho := u.Decays()
 	with := C.struct_update{optimizer: C.int(u.Optimizer), lr: C.float(u.LR),

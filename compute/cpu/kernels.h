@@ -192,6 +192,16 @@ struct gemm {
 // from the next level.
 enum { GEMM_ROWS = 128, GEMM_DEPTH = 512, GEMM_COLUMNS = 2048 };
 
+// compute.Attention, and the gradients of its backward pass.
+struct attention {
+    long T, S, B, H, W;
+    const float *q, *k, *v;
+    float *weights, *y;
+    const float *dy;
+    float *dq, *dk, *dv;
+    const int32_t *lengths;
+};
+
 // The kernels of one instruction set and precision. Those that take a member are called by every
 // thread of a team at once; the others do what they are given on the calling thread.
 struct kernels {
@@ -210,9 +220,12 @@ struct kernels {
     void (*largest)(long n, float *y, const float *x);
     void (*largest_backward)(long steps, long row, long n, float *dx, const float *dy,
                              const float *x, const float *y);
+    void (*tanh_backward)(long n, float *dy, const float *y);
+    void (*attend)(const struct attention *a, long b); // of lane b
+    void (*attend_backward)(const struct attention *a, long b);
     void (*update)(const struct update *u, long n, float *p, const float *g, float *s1,
                    float *s2);
-    // For tests: f is 0 (exp), 1 (sigmoid) or 2 (tanh).
+    // f is 0 (exp), 1 (sigmoid) or 2 (tanh).
     void (*function)(int f, long n, float *y, const float *x);
     // Runs the product's instruction in registers alone, `rounds` times some; returns the
     // floating-point operations, of which the time gives this thread's peak.

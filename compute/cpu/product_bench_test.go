@@ -9,7 +9,7 @@ import (
 )
 
 // peak is the best rate, in operations per second, of the product's instruction over a moment.
-func (n *native) peak() float64 {
+func (n products) peak() float64 {
 	best := 0.0
 	for start := time.Now(); time.Since(start) < 50*time.Millisecond; {
 		before := time.Now()
@@ -21,7 +21,7 @@ func (n *native) peak() float64 {
 
 // report gives the fastest run's rate and what part of the peak that is: a shared machine disturbs
 // the fastest least.
-func (n *native) report(b *testing.B, operations float64, run func()) {
+func (n products) report(b *testing.B, operations float64, run func()) {
 	best := time.Hour
 	for b.Loop() {
 		before := time.Now()
@@ -34,7 +34,7 @@ func (n *native) report(b *testing.B, operations float64, run func()) {
 }
 
 // onBestKernels runs a benchmark on the best kernels of each precision.
-func onBestKernels(b *testing.B, shape string, run func(b *testing.B, n *native)) {
+func onBestKernels(b *testing.B, shape string, run func(b *testing.B, n products)) {
 	for _, p := range precisions {
 		b.Run(fmt.Sprintf("%s/%s", p, shape), func(b *testing.B) {
 			best, err := newBackend(1, p, "")
@@ -42,7 +42,7 @@ func onBestKernels(b *testing.B, shape string, run func(b *testing.B, n *native)
 				b.Fatal(err)
 			}
 			defer best.close()
-			run(b, best.(*native))
+			run(b, products{best.(*native)})
 		})
 	}
 }
@@ -51,7 +51,7 @@ func onBestKernels(b *testing.B, shape string, run func(b *testing.B, n *native)
 func BenchmarkProduct(b *testing.B) {
 	for _, rows := range []int{32, 64} {
 		for _, depth := range []int{256, 512, 1024, 2048} {
-			onBestKernels(b, fmt.Sprintf("%dx%d", rows, depth), func(b *testing.B, n *native) {
+			onBestKernels(b, fmt.Sprintf("%dx%d", rows, depth), func(b *testing.B, n products) {
 				blocks := depth / blockWidth
 				panels := 4 * blocks
 				spread := (rows + 8) * blockWidth
@@ -75,7 +75,7 @@ func BenchmarkProduct(b *testing.B) {
 // BenchmarkOuter is the gradient of a square matrix of 256 over so many rows.
 func BenchmarkOuter(b *testing.B) {
 	for _, depth := range []int{1120, 4096} {
-		onBestKernels(b, fmt.Sprint(depth), func(b *testing.B, n *native) {
+		onBestKernels(b, fmt.Sprint(depth), func(b *testing.B, n products) {
 			const width = 256
 			spread := (depth + 8) * blockWidth
 			size := width / blockWidth * spread
@@ -97,7 +97,7 @@ func BenchmarkOuter(b *testing.B) {
 // BenchmarkOperands makes operands of a state of 32 rows, and panels of a matrix of an LSTM.
 func BenchmarkOperands(b *testing.B) {
 	const width, rows, gates = 256, 32, 1024
-	onBestKernels(b, "32x256, 1024x256", func(b *testing.B, n *native) {
+	onBestKernels(b, "32x256, 1024x256", func(b *testing.B, n products) {
 		x, memory := allocate(gates * width)
 		b.Cleanup(memory.release)
 		o := n.testOperands(b, gates*width)

@@ -11,7 +11,7 @@ import (
 )
 
 // onKernels runs a test on the kernels of every instruction set and precision.
-func onKernels(t *testing.T, test func(t *testing.T, n *native, random *rand.Rand)) {
+func onKernels(t *testing.T, test func(t *testing.T, n products, random *rand.Rand)) {
 	for _, p := range precisions {
 		for _, isa := range isas(p) {
 			t.Run(p.String()+"/"+isa, func(t *testing.T) {
@@ -20,14 +20,14 @@ func onKernels(t *testing.T, test func(t *testing.T, n *native, random *rand.Ran
 					t.Fatal(err)
 				}
 				defer b.close()
-				test(t, b.(*native), newRandom(t))
+				test(t, products{b.(*native)}, newRandom(t))
 			})
 		}
 	}
 }
 
 // operands of a test: filled with what must not be read, and released when it ends.
-func (n *native) testOperands(t testing.TB, count int) operands {
+func (n products) testOperands(t testing.TB, count int) operands {
 	o, b := n.newOperands(count)
 	t.Cleanup(b.release)
 	for i := range o.memory {
@@ -36,7 +36,7 @@ func (n *native) testOperands(t testing.TB, count int) operands {
 	return o
 }
 
-func (n *native) precision() compute.Precision {
+func (n products) precision() compute.Precision {
 	if n.kernels.bf16 != 0 {
 		return compute.BF16
 	}
@@ -44,7 +44,7 @@ func (n *native) precision() compute.Precision {
 }
 
 // rounded is x as an operand.
-func (n *native) rounded(x float32) float32 {
+func (n products) rounded(x float32) float32 {
 	if n.precision() == compute.BF16 {
 		return bfloat16(x)
 	}
@@ -52,7 +52,7 @@ func (n *native) rounded(x float32) float32 {
 }
 
 // pairAt is where row k, column j of pairs or of a panel is.
-func (n *native) pairAt(k, j int) int {
+func (n products) pairAt(k, j int) int {
 	if n.precision() == compute.BF16 {
 		return (k/2*blockWidth+j)*2 + k%2
 	}
@@ -70,7 +70,7 @@ func uniform(random *rand.Rand, n int) []float32 {
 // TestRounding walks the bits of all floats, with the awkward ones: an operand is the nearest
 // bfloat16, except that subnormals may become zeros.
 func TestRounding(t *testing.T) {
-	onKernels(t, func(t *testing.T, n *native, random *rand.Rand) {
+	onKernels(t, func(t *testing.T, n products, random *rand.Rand) {
 		const stride = 10007
 		o, x := n.testOperands(t, blockWidth), make([]float32, blockWidth)
 		next := []uint32{0x7f800000, 0xff800000, 0x7f800001, 0xff800001, 0x7fc00000, 0x7f7fffff,
@@ -100,7 +100,7 @@ func TestRounding(t *testing.T) {
 // TestOperandLayouts makes operands of matrices of every width, and looks where each element is,
 // that the rest is zeros, and that nothing else is written.
 func TestOperandLayouts(t *testing.T) {
-	onKernels(t, func(t *testing.T, n *native, random *rand.Rand) {
+	onKernels(t, func(t *testing.T, n products, random *rand.Rand) {
 		for width := 1; width <= blockWidth; width++ {
 			rows, ld := 1+random.IntN(67), width+random.IntN(3)
 			padded := (rows + blockWidth - 1) / blockWidth * blockWidth
@@ -159,7 +159,7 @@ func checkSum(t *testing.T, what string, i int, got float32, want float64, depth
 
 // TestProduct multiplies matrices of every number of rows.
 func TestProduct(t *testing.T) {
-	onKernels(t, func(t *testing.T, n *native, random *rand.Rand) {
+	onKernels(t, func(t *testing.T, n products, random *rand.Rand) {
 		for rows := 1; rows <= 67; rows++ {
 			depth, width := 1+random.IntN(700), 1+random.IntN(blockWidth)
 			blocks, spread := (depth+blockWidth-1)/blockWidth, rows+random.IntN(3)
@@ -190,7 +190,7 @@ func TestProduct(t *testing.T) {
 
 // TestOuters multiplies over the rows of matrices of every number of columns.
 func TestOuters(t *testing.T) {
-	onKernels(t, func(t *testing.T, n *native, random *rand.Rand) {
+	onKernels(t, func(t *testing.T, n products, random *rand.Rand) {
 		for rows := 1; rows <= blockWidth; rows++ {
 			depth, columns := 1+random.IntN(700), 1+random.IntN(67)
 			padded := (depth + blockWidth - 1) / blockWidth * blockWidth
@@ -230,7 +230,7 @@ func TestOuters(t *testing.T) {
 
 // TestBurn runs the loop of each table's instruction, which says how much it did.
 func TestBurn(t *testing.T) {
-	onKernels(t, func(t *testing.T, n *native, _ *rand.Rand) {
+	onKernels(t, func(t *testing.T, n products, _ *rand.Rand) {
 		one := n.burn(1)
 		if more := n.burn(1000); one <= 0 || more != 1000*one {
 			t.Errorf("1 round is %g operations, 1000 are %g", one, more)

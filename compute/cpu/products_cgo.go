@@ -10,15 +10,17 @@ import "unsafe"
 // blockWidth is the number of columns in a kernel's block.
 const blockWidth = C.BLOCK
 
-// operands are a product's operands in the kernels' layout: float32 or bfloat16. They and their
-// methods are for tests and benchmarks.
+// products calls single kernels of products, for tests and benchmarks.
+type products struct{ *native }
+
+// operands are a product's operands in the kernels' layout: float32 or bfloat16.
 type operands struct {
 	memory []float32
 	bf16   bool
 }
 
 // newOperands returns zeros, in C memory until the block is released.
-func (n *native) newOperands(count int) (operands, block) {
+func (n products) newOperands(count int) (operands, block) {
 	bf16 := n.kernels.bf16 != 0
 	if bf16 {
 		count = (count + 1) / 2
@@ -43,30 +45,30 @@ func (o operands) at(i int) unsafe.Pointer {
 }
 
 // putRows makes rows: [rows][block], from the first width columns of src: [rows, ld].
-func (n *native) putRows(rows int, dst operands, at int, src []float32, ld, width int) {
+func (n products) putRows(rows int, dst operands, at int, src []float32, ld, width int) {
 	C.rondo_put_rows(n.kernels, C.long(rows), dst.at(at), floats(src), C.long(ld), C.long(width))
 }
 
 // putPairs makes pairs of the same.
-func (n *native) putPairs(rows int, dst operands, at int, src []float32, ld, width int) {
+func (n products) putPairs(rows int, dst operands, at int, src []float32, ld, width int) {
 	C.rondo_put_pairs(n.kernels, C.long(rows), dst.at(at), floats(src), C.long(ld),
 		C.long(width))
 }
 
 // packColumns makes the panel of y = a w^T, of w: [width, cols] in rows of ld.
-func (n *native) packColumns(panel operands, at int, w []float32, width, cols, ld, padded int) {
+func (n products) packColumns(panel operands, at int, w []float32, width, cols, ld, padded int) {
 	C.rondo_pack_columns(n.kernels, panel.at(at), floats(w), C.long(width), C.long(cols),
 		C.long(ld), C.long(padded))
 }
 
 // packRows makes the panel of y = a w, of the first width columns of w: [rows, ld].
-func (n *native) packRows(panel operands, at int, w []float32, rows, ld, width, padded int) {
+func (n products) packRows(panel operands, at int, w []float32, rows, ld, width, padded int) {
 	C.rondo_pack_rows(n.kernels, panel.at(at), floats(w), C.long(rows), C.long(ld),
 		C.long(width), C.long(padded))
 }
 
 // product adds a panel to c: [rows][block]; a: rows, stride operands from a block to the next.
-func (n *native) product(rows int, c []float32, a operands, at, stride, blocks int, panel operands,
+func (n products) product(rows int, c []float32, a operands, at, stride, blocks int, panel operands,
 	panelAt int) {
 	C.rondo_product(n.kernels, C.long(rows), floats(c), a.at(at), C.long(stride),
 		C.long(blocks), panel.at(panelAt))
@@ -74,13 +76,13 @@ func (n *native) product(rows int, c []float32, a operands, at, stride, blocks i
 
 // outers sets c: [rows, columns] in rows of ld to aT b, or adds that; a, b: pairs, stride operands
 // from a block of b to the next.
-func (n *native) outers(c []float32, ld, rows, columns int, a operands, at int, b operands,
+func (n products) outers(c []float32, ld, rows, columns int, a operands, at int, b operands,
 	stride, depth int, add bool) {
 	C.rondo_outers(n.kernels, floats(c), C.long(ld), C.long(rows), C.long(columns), a.at(at),
 		b.at(0), C.long(stride), C.long(depth), flag(add))
 }
 
 // burn loops over the product's instruction in registers and returns its number of operations.
-func (n *native) burn(rounds int) float64 {
+func (n products) burn(rounds int) float64 {
 	return float64(C.rondo_burn(n.kernels, C.long(rounds)))
 }

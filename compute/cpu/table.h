@@ -26,6 +26,7 @@
 #include "gemm.h"
 
 #include "elementwise.h"
+#include "attention.h"
 #include "optimizer.h"
 
 // A kernel with products in it, for the table.
@@ -88,6 +89,9 @@ const struct kernels KERNELS = {
     .dropout = dropout,
     .largest = largest,
     .largest_backward = largest_backward,
+    .tanh_backward = tanh_backward,
+    .attend = attend,
+    .attend_backward = attend_backward,
     .update = update,
     .function = function,
     .burn = burn,

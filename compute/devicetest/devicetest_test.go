@@ -10,15 +10,6 @@ import (
 	"rondo/compute/cpu"
 )
 
-// inner is the inner product.
-func inner(x, y []float64) float64 {
-	sum := 0.0
-	for i, v := range x {
-		sum += v * y[i]
-	}
-	return sum
-}
-
 // differences holds gradients against central differences of a loss with respect to x.
 func differences(t *testing.T, name string, x, gradient []float64, loss func() float64) {
 	t.Helper()
@@ -86,6 +77,15 @@ func TestPoolOracle(t *testing.T) {
 			y, _ := p.solve()
 			return inner(y, p.dy)
 		})
+	}
+}
+
+// TestAttentionOracle does the same for attention of lanes with and without steps.
+func TestAttentionOracle(t *testing.T) {
+	p := newAttentionProblem(3, 4, 5, 2, []int32{4, 0, 2}, rand.New(rand.NewPCG(9, 10)))
+	got := p.solve()
+	for name, x := range map[string][]float64{"dq": p.q, "dk": p.k, "dv": p.v} {
+		differences(t, name, x, got[name], func() float64 { return inner(p.solve()["y"], p.dy) })
 	}
 }
 

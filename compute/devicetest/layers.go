@@ -185,4 +185,7 @@ func testShapes(r *rig) {
 	for what, f := range r.sequenceShapes(x) {
 		r.panics(what, f)
 	}
+	for what, f := range r.attentionShapes() {
+		r.panics(what, f)
+	}
 }

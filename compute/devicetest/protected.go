@@ -123,6 +123,28 @@ func (p *Protected) PoolBackward(by compute.Pooling, dx, dy, x, y []float32, ste
 	p.Device.PoolBackward(by, p.at(dx), p.at(dy), p.at(x), p.at(y), steps, lengths)
 }
 
+// Tanh is compute.Device's.
+func (p *Protected) Tanh(x []float32) { p.Device.Tanh(p.at(x)) }
+
+// TanhBackward is compute.Device's.
+func (p *Protected) TanhBackward(dy, y []float32) { p.Device.TanhBackward(p.at(dy), p.at(y)) }
+
+// attention is in real memory.
+func (p *Protected) attention(a compute.Attention) compute.Attention {
+	for _, x := range []*[]float32{&a.Q, &a.K, &a.V, &a.Weights, &a.Y} {
+		*x = p.at(*x)
+	}
+	return a
+}
+
+// Attend is compute.Device's.
+func (p *Protected) Attend(a compute.Attention) { p.Device.Attend(p.attention(a)) }
+
+// AttendBackward is compute.Device's.
+func (p *Protected) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	p.Device.AttendBackward(p.attention(a), p.at(dy), p.at(dq), p.at(dk), p.at(dv))
+}
+
 // Update is compute.Device's.
 func (p *Protected) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	p.Device.Update(u, p.at(params), p.at(grads), p.at(s1), p.at(s2))

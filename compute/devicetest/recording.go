@@ -10,13 +10,19 @@ import (
 // again. What may not be called while it records panics.
 type Recorder struct {
 	*Stager
+	script
 	// Fail, if set, is what Record fails with, after it has called f.
 	Fail error
-	// Refuse, if set, is what calls panic with while it records, and Record fails with.
-	Refuse error
 	// Recorded, Replayed and Open count recordings that were made, replays, and recordings that
 	// have not been closed.
 	Recorded, Replayed, Open int
+}
+
+// script holds the calls of the recording that is under way.
+type script struct {
+	// Refuse, if set, is the error that calls panic with while the device records. Record returns
+	// it.
+	Refuse error
 
 	recording bool
 	calls     []func()
@@ -43,7 +49,7 @@ func (r *Recorder) Record(f func() error) (compute.Recording, error) {
 }
 
 // caught calls f, and returns a refusal as an error.
-func (r *Recorder) caught(f func() error) (err error) {
+func (r *script) caught(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			refusal, ok := p.(error)
@@ -79,7 +85,7 @@ func (c *recorded) Close() {
 }
 
 // do makes a call, or keeps it.
-func (r *Recorder) do(call func()) {
+func (r *script) do(call func()) {
 	switch {
 	case r.recording && r.Refuse != nil:
 		panic(r.Refuse)
@@ -91,7 +97,7 @@ func (r *Recorder) do(call func()) {
 }
 
 // refuse panics while the device records.
-func (r *Recorder) refuse(what string) {
+func (r *script) refuse(what string) {
 	if r.recording {
 		panic(fmt.Sprintf("devicetest: %s while the device records", what))
 	}
@@ -201,6 +207,20 @@ func (r *Recorder) Pool(p compute.Pooling, y, x []float32, steps int, lengths []
 func (r *Recorder) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
 	lengths []int32) {
 	r.do(func() { r.Device.PoolBackward(p, dx, dy, x, y, steps, lengths) })
+}
+
+// Tanh is compute.Device's.
+func (r *Recorder) Tanh(x []float32) { r.do(func() { r.Device.Tanh(x) }) }
+
+// TanhBackward is compute.Device's.
+func (r *Recorder) TanhBackward(dy, y []float32) { r.do(func() { r.Device.TanhBackward(dy, y) }) }
+
+// Attend is compute.Device's.
+func (r *Recorder) Attend(a compute.Attention) { r.do(func() { r.Device.Attend(a) }) }
+
+// AttendBackward is compute.Device's.
+func (r *Recorder) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+	r.do(func() { r.Device.AttendBackward(a, dy, dq, dk, dv) })
 }
 
 // Update is compute.Device's.

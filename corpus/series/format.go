@@ -185,8 +185,8 @@ func numPyHeader(in io.Reader) (size, rows, columns int, err error) {
 		rows, err = strconv.Atoi(shape[1])
 	}
 	if err != nil {
-		return 0, 0, 0, fmt.Errorf("its array is %.80q: save float32 or float64, [N] or [N, F], in "+
-			"C order", strings.TrimSpace(string(header)))
+		return 0, 0, 0, fmt.Errorf("its array is %.80q: save float32 or float64, [N] or [N, F], "+
+			"in C order", strings.TrimSpace(string(header)))
 	}
 	size, err = strconv.Atoi(kind[2])
 	if columns < 1 || columns > MaxColumns || rows > MaxValues/columns {
@@ -214,8 +214,8 @@ func unzip(ctx context.Context, r io.Reader, to *Series) error {
 		}
 	}
 	if len(found) != 1 || found[0].UncompressedSize64 > maxZipBytes {
-		return fmt.Errorf("the archive has %d files of .csv or .npy, and one of less than 1 GiB is "+
-			"needed: give the file itself", len(found))
+		return fmt.Errorf("the archive has %d files of .csv or .npy, and one of less than 1 GiB "+
+			"is needed: give the file itself", len(found))
 	}
 	parse, err := parserOf(found[0].Name)
 	if err != nil {

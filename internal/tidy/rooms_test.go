@@ -60,9 +60,9 @@ func processRooms() []room {
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
-			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app job/jobspec model " +
-			"proto/rondo/v1 sum task task/classify task/example task/label task/lines task/lm " +
-			"task/regress task/tag task/translate telemetry train",
+			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
+			"job/jobspec model proto/rondo/v1 sum task task/classify task/example task/label " +
+			"task/lines task/lm task/regress task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local " +
 				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -90,7 +90,8 @@ func otherRooms() []room {
 		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
-		{path: "corpus/zipfplot", imports: "corpus internal/drawing", never: network + " " + graphs},
+		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
+			never: network + " " + graphs},
 		{path: "corpus/seriesplot", imports: "internal/drawing", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
@@ -127,7 +128,8 @@ func otherRooms() []room {
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
-			"task/lines train", tests: "compute/cpu", never: network + " " + storage},
+			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},

@@ -363,3 +363,51 @@ func TestIdentityOfAccumulate(t *testing.T) {
 		t.Errorf("--accumulate 2 differs in %q", Differences(spec, other))
 	}
 }
+
+// A flag that a task does not read is refused in a line that names both. With its default it is
+// accepted.
+func TestFlagsOfOtherTasks(t *testing.T) {
+	for flags, tasks := range map[string]string{
+		"--bptt 20":               "lm",
+		"--sampling random":       "lm",
+		"--max-tokens 5":          "lm",
+		"--tie-weights --embed 8": "lm",
+		"--recompute 7":           "lm",
+		"--sample-every 3":        "lm",
+		"--sample-prefix a":       "lm",
+		"--bidirectional":         "classify tag translate",
+		"--max-length 5":          "classify tag translate",
+		"--max-examples 5":        "classify tag translate",
+		"--pool max":              "classify",
+		"--pool last":             "lm classify tag translate",
+		"--bptt 35":               "lm classify tag translate",
+	} {
+		for _, name := range []string{"lm", "classify", "tag", "translate"} {
+			spec, err := parse(t, append(strings.Fields(flags), "--task", name)...)
+			if err == nil {
+				err = Validate(spec)
+			}
+			flag, _, _ := strings.Cut(flags, " ")
+			own := slices.Contains(strings.Fields(tasks), name)
+			var usage *UsageError
+			if own && err != nil || !own && (!errors.As(err, &usage) ||
+				!strings.HasPrefix(err.Error(), flag+" is for --task ") ||
+				!strings.Contains(err.Error(), "the task is "+name)) {
+				t.Errorf("--task %s %s: %v", name, flags, err)
+			}
+		}
+	}
+}
+
+// The tasks of examples read words, unless a flag says otherwise.
+func TestTokensOfATask(t *testing.T) {
+	for args, want := range map[string]string{
+		"": "char", "--task classify": "word", "--task tag": "word",
+		"--task classify --tokenizer char": "char", "--task lm --tokenizer word": "word",
+	} {
+		spec, err := parse(t, strings.Fields(args)...)
+		if err != nil || spec.Tokenizer != want {
+			t.Errorf("%s: %q, %v", args, spec.GetTokenizer(), err)
+		}
+	}
+}

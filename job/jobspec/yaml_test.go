@@ -149,16 +149,16 @@ func TestToYAMLForgetsNoField(t *testing.T) {
 // TestToYAMLOfDefaults: a job's YAML says what is trained, also where that is the default: the
 // pods that read it may be of a version with other defaults.
 func TestToYAMLOfDefaults(t *testing.T) {
-	const usual = "validation_fraction: 0.1\nlayers: 2\ndropout: 0.4\noptimizer: adam\n" +
-		"lr: 0.003\nlr_schedule: cosine\nepochs: 30\n"
+	const usual = "tokenizer: char\nnormalize: none\nvalidation_fraction: 0.1\nlayers: 2\n" +
+		"dropout: 0.4\noptimizer: adam\nlr: 0.003\nlr_schedule: cosine\nepochs: 30\n"
 	if text := through(t, Default()); text != usual {
 		t.Errorf("the defaults are written as %q", text)
 	}
 	spec := Default()
 	spec.Hidden, spec.Corpus, spec.LeaseTtl = 512, "s3://bucket/text", durationpb.New(time.Minute)
-	const want = "corpus: s3://bucket/text\nvalidation_fraction: 0.1\nhidden: 512\nlayers: 2\n" +
-		"dropout: 0.4\noptimizer: adam\nlr: 0.003\nlr_schedule: cosine\nepochs: 30\n" +
-		"lease_ttl: 1m0s\n"
+	const want = "corpus: s3://bucket/text\ntokenizer: char\nnormalize: none\n" +
+		"validation_fraction: 0.1\nhidden: 512\nlayers: 2\ndropout: 0.4\noptimizer: adam\n" +
+		"lr: 0.003\nlr_schedule: cosine\nepochs: 30\nlease_ttl: 1m0s\n"
 	if text := through(t, spec); text != want {
 		t.Errorf("got %q, want %q", text, want)
 	}

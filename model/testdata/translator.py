@@ -26,6 +26,11 @@ CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
     "gru-forward": ("gru", 1, False, "concat", "none"),
+    "lstm-concat": ("lstm", 2, True, "concat", "none"),
+    "lstm-state": ("lstm", 2, False, "state", "none"),
+    "gru-luong": ("gru", 2, True, "state", "luong"),
+    "gru-luong-concat": ("gru", 1, False, "concat", "luong"),
+    "lstm-luong": ("lstm", 2, True, "concat", "luong"),
     "rnn-concat": ("rnn", 2, False, "concat", "none"),
     "rnn-state": ("rnn", 1, True, "state", "none"),
 }
@@ -41,14 +46,25 @@ class Part(nn.Module):
 class Translator(nn.Module):
     def __init__(self, cell, layers, bidirectional, context, attention):
         super().__init__()
-        self.context, self.sides = context, 1 + bidirectional
+        self.context, self.kind, self.sides = context, attention, 1 + bidirectional
         self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
         self.decoder = Part(cell, V, E + H * (context == "concat"), layers)
+        if attention == "luong":
+            self.attention = nn.Module()
+            self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
+            self.attention.output = nn.Linear(H * self.sides + H, H, bias=False)
         self.output = nn.Linear(H, V)
 
     def start(self, h):
         """The decoder's first states: the sum of both directions' final ones."""
         return h.view(-1, self.sides, B, H).sum(1)
+
+    def luong(self, encoded, y):
+        scores = torch.einsum("tbh,sbh->bts", y, self.attention.keys(encoded))
+        ended = torch.arange(S) >= torch.tensor(LENGTHS)[:, None]  # [B, S]
+        weights = scores.masked_fill(ended[:, None, :], -torch.inf).softmax(2)
+        context = torch.einsum("bts,sbw->tbw", weights, encoded)
+        return self.attention.output(torch.cat([context, y], 2)).tanh()
 
     def forward(self, source, inputs):
         x = pack_padded_sequence(self.encoder.embedding(source), LENGTHS, enforce_sorted=False)
@@ -64,6 +80,8 @@ class Translator(nn.Module):
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
         y, _ = self.decoder.rnn(x, state)
+        if self.kind == "luong":
+            y = self.luong(encoded, y)
         return self.output(y)
 
 

@@ -49,7 +49,7 @@ func (r Reader) Read(
 			return err
 		}
 		texts, tokens = texts[:0], tokens[:0]
-		return ctx.Err()
+		return context.Cause(ctx)
 	}
 	for number := 1; ; number++ {
 		raw, err := reader.ReadSlice('\n')

@@ -8,10 +8,11 @@ import (
 )
 
 // Forecast predicts every row of a series 1 to ahead steps before it, from all rows up to there. It
-// calls each with the number of every row from 1 on and its predictions in the data's units, [ahead,
-// C]: the j-th is of j+1 steps ahead, and there is one for j < row. If all columns are predicted it
-// goes on for ahead-1 rows after the series' end and the first, from predictions of the end alone.
-// The predictions are valid until each returns.
+// calls each with the number of every row from 1 on and its predictions in the data's units,
+// [ahead, C]: number j is of j+1 steps ahead, and means nothing unless j < row. The first row after
+// the series' end is predicted too and, if the network predicts all columns, so are the ahead-1
+// rows after that, of which only number ahead-1 always has a meaning. The predictions are valid
+// until each returns.
 func Forecast(
 	ctx context.Context, m *model.Model, s *series.Series, scale series.Scale, targets []int,
 	ahead int, each func(row int, predicted []float64) error,

@@ -100,7 +100,8 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 	predicted := make([]float32, len(rows)*len(t.units.variances))
 	s.ZeroEvaluationState()
 	for segment := range t.evaluation.Segments() {
-		if err := t.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, rows, next); err != nil {
+		err := t.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, rows, next)
+		if err != nil {
 			return err
 		}
 		if err := s.Predict(rows, predicted); err != nil {

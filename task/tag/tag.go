@@ -24,7 +24,11 @@ func NewCounter(labels []string) Counter {
 		if l == outside {
 			continue
 		}
-		if !strings.HasPrefix(l, begin) && !strings.HasPrefix(l, inside) {
+		kind, is := strings.CutPrefix(l, begin)
+		if !is {
+			kind, is = strings.CutPrefix(l, inside)
+		}
+		if !is || kind == "" {
 			return Counter{labels: labels}
 		}
 		c.spans = true

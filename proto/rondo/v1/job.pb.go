@@ -968,7 +968,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xddl\n" +
+	"\x04_max\"\xfal\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -987,10 +987,10 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"max_tokens\x18\x0e \x01(\x03B5\xaa\xbb\x181\n" +
 	"#train on the first N tokens; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\tmaxTokens\x12Q\n" +
 	"\veval_corpus\x18\x0f \x01(\tB0\xaa\xbb\x18,\n" +
-	"*evaluation text, tokenised like the corpusR\n" +
-	"evalCorpus\x12\xba\x01\n" +
-	"\x13validation_fraction\x18\x10 \x01(\x01B\x88\x01\xaa\xbb\x18\x83\x01\n" +
-	"hshare of the corpus, from its end, that is kept for evaluation; with --eval-corpus 0, unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12o\n" +
+	"*evaluation data, tokenised like the corpusR\n" +
+	"evalCorpus\x12\xd7\x01\n" +
+	"\x13validation_fraction\x18\x10 \x01(\x01B\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
+	"\x84\x01share of the corpus that is kept for evaluation: its end for lm, other tasks draw examples; with --eval-corpus 0, unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12o\n" +
 	"\n" +
 	"max_length\x18\x11 \x01(\x03BP\xaa\xbb\x18L\n" +
 	"3most tokens of an example; a longer one is an error\x12\x03512!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\tmaxLength\x12c\n" +

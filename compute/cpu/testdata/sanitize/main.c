@@ -137,6 +137,23 @@ static void run_flat(const struct place *p, long rows, long n)
         rondo_pool(p->k, p->team, pooling, rows, n, pooled, steps, lengths);
         rondo_pool_backward(p->k, p->team, pooling, 3, rows, n, dsteps, y, steps, pooled, lengths);
     }
+    float *bent = values(&b, all, 1);
+    rondo_tanh(p->k, p->team, all, bent, 0);
+    rondo_tanh(p->k, p->team, all, z, bent);
+    for (long S = 1; S <= 5; S += 4) {
+        struct attention a = {.T = 3, .S = S, .B = rows, .H = n, .W = n + 1,
+                              .q = values(&b, 3 * all, 1), .k = values(&b, S * all, 1),
+                              .v = values(&b, S * (all + rows), 1),
+                              .weights = output(&b, 3 * rows * S),
+                              .y = output(&b, 3 * (all + rows))};
+        int32_t *ends = ids(&b, rows, 0, S + 1);
+        rondo_attend(p->k, p->team, a, ends);
+        a.dy = values(&b, 3 * (all + rows), 1);
+        a.dq = output(&b, 3 * all);
+        a.dk = output(&b, S * all);
+        a.dv = output(&b, S * (all + rows));
+        rondo_attend(p->k, p->team, a, ends);
+    }
     rondo_dropout(p->k, p->team, rows, lanes, n, z, x, 0.3f, keys);
     for (int optimizer = SGD; optimizer <= ADAGRAD; optimizer++) {
         struct update u = {.optimizer = optimizer, .lr = 0.1f, .momentum = 0.9f, .beta1 = 0.9f,

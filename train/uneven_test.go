@@ -1,0 +1,108 @@
+package train
+
+import (
+	"fmt"
+	"math"
+	"testing"
+)
+
+// uneven gives the lanes of a segment 0 to 7 targets, the first six lanes few and the others many.
+// In some segments whole ranks have none.
+func uneven(segment int64, lane int) int {
+	if segment%4 == 3 && lane < 5 {
+		return 0
+	}
+	return 4*(lane/(testG/2)) + int(segment+int64(lane))%4
+}
+
+// With global clipping the result does not depend on the number of ranks, though lanes have
+// different numbers of targets.
+func TestUnevenTargets(t *testing.T) {
+	for _, accumulate := range []int{1, 2} {
+		t.Run(fmt.Sprintf("accumulate %d", accumulate), func(t *testing.T) {
+			j := newJob(1)
+			j.counts, j.config.Accumulate, j.config.Save = uneven, accumulate, true
+			j.config.Clip.Limit = 0.3
+			alone := j.mustRun(t)
+			for _, j.ranks = range []int{2, 3, 4} {
+				sameJob(t, j.mustRun(t), alone)
+			}
+		})
+	}
+}
+
+// Parts that are clipped before the sum count by their shares of the targets, not of the lanes. A
+// part alone is a job in which the other lanes have no targets.
+func TestClippedPartsCountByTargets(t *testing.T) {
+	begin := func(limit float64) job {
+		j := newJob(1)
+		j.counts, j.config.Steps = uneven, 1
+		j.config.Clip = Clip{Limit: limit, By: ByNorm, Scope: ScopeWorker}
+		return j
+	}
+	for _, limit := range []float64{0.01, 1e6} {
+		var want []float64
+		norm := 0.0
+		for part := range 2 {
+			lanes := Lanes{First: part * testG / 2, Count: testG / 2}
+			j := begin(limit)
+			j.counts = func(segment int64, lane int) int {
+				if lane < lanes.First || lane >= lanes.End() {
+					return 0
+				}
+				return uneven(segment, lane)
+			}
+			o := j.mustRun(t)
+			share := share(lanes)
+			if want == nil {
+				want = make([]float64, len(o.params))
+			}
+			for i, x := range o.params {
+				want[i] += share * float64(x)
+			}
+			norm += share * o.steps[0].GradientNorm
+		}
+		workers, groups := begin(limit), begin(limit)
+		workers.ranks = 2
+		groups.config.Clip.Scope, groups.config.LaneGroups = ScopeGroup, 2
+		for name, j := range map[string]job{"worker": workers, "group": groups} {
+			o := j.mustRun(t)
+			if got := o.steps[0].GradientNorm; !(math.Abs(got/norm-1) < 1e-5) {
+				t.Errorf("%s, limit %v: the norm is %v, want %v", name, limit, got, norm)
+			}
+			for i, x := range o.params {
+				if !(math.Abs(float64(x)-want[i]) < 1e-5) {
+					t.Fatalf("%s, limit %v: parameter %d is %v, want %v", name, limit, i, x,
+						want[i])
+				}
+			}
+		}
+	}
+}
+
+// share is the part of the first segment's targets that lanes have.
+func share(lanes Lanes) float64 {
+	own, all := 0, 0
+	for lane := range testG {
+		n := uneven(0, lane)
+		all += n
+		if lane >= lanes.First && lane < lanes.End() {
+			own += n
+		}
+	}
+	return float64(own) / float64(all)
+}
+
+// With --reduce canonical uneven numbers of targets give the same bits on any number of ranks.
+func TestUnevenCanonical(t *testing.T) {
+	for _, scope := range []ClipScope{ScopeGlobal, ScopeGroup} {
+		j := canonical(6, scope)
+		j.counts, j.config.Accumulate = uneven, 2
+		want := j.mustRun(t).report()
+		for _, j.ranks = range []int{2, 3, 4} {
+			if got := j.mustRun(t).report(); got != want {
+				t.Errorf("%s, %d ranks: %s\nwant %s", scope, j.ranks, got, want)
+			}
+		}
+	}
+}
