@@ -204,7 +204,7 @@ func unzip(ctx context.Context, r io.Reader, to *Series) error {
 	}
 	archive, err := zip.NewReader(bytes.NewReader(packed), int64(len(packed)))
 	if err != nil || len(packed) > maxZipBytes {
-		return errors.Join(err, errors.New("give a zip archive of less than 1 GiB"))
+		return errors.New("give a zip archive of less than 1 GiB, or the file itself")
 	}
 	var found []*zip.File
 	for _, entry := range archive.File {
