@@ -106,8 +106,9 @@ func TestSeriesUse(t *testing.T) {
 		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
 	}
 	const floor = 100 * noise * noise
-	for _, metric := range []string{"mse", "mse_4_ahead", "mse_16_ahead", "mse_64_ahead"} {
-		if v := e.number(metric); !(v > 0.9*floor && v < 1.5*floor) {
+	for metric, most := range map[string]float64{"mse": 1.3, "mse_4_ahead": 1.4,
+		"mse_16_ahead": 1.5, "mse_64_ahead": 3} {
+		if v := e.number(metric); !(v > 0.9*floor && v < most*floor) {
 			t.Errorf("%s: %v, and the noise has %v", metric, v, floor)
 		}
 	}
@@ -134,8 +135,10 @@ func TestSeriesUse(t *testing.T) {
 	if drawn, err := os.ReadFile(plot); err != nil || !strings.Contains(string(drawn), "<svg") {
 		t.Errorf("plot of %d bytes: %v", len(drawn), err)
 	}
-	code, _, stderr = run(t, "predict", "--checkpoint", dir, "--corpus", write(t, "a.csv", "1\n2\n"))
+	newest := filepath.Join(dir, "step-00000300")
+	code, _, stderr = run(t, "predict", "--checkpoint", newest, "--corpus",
+		write(t, "a.csv", "1\n2\n"))
 	oneLine(t, code, 2, stderr, "a.csv", `"sine" "phase"`)
-	code, _, stderr = run(t, "generate", "--checkpoint", dir)
+	code, _, stderr = run(t, "generate", "--checkpoint", newest)
 	oneLine(t, code, 2, stderr, "--task regress")
 }

@@ -60,7 +60,7 @@ func TestSeriesErrors(t *testing.T) {
 	for want, spec := range map[string]*rondov1.JobSpec{
 		`no column "c"`:           seriesSpec(t, source, "--target", "c"),
 		"line 2":                  seriesSpec(t, inFile(t, "bad.csv", "a\nx\n")),
-		"lower --batch or --bptt": seriesSpec(t, source, "--bptt", "9"),
+		"lower --batch or --bptt": seriesSpec(t, source, "--bptt", "9", "--validation-fraction", "0"),
 		"needs 2":                 seriesSpec(t, source, "--validation-fraction", "0.13"),
 		"--eval-corpus":           seriesSpec(t, source, "--eval-corpus", inFile(t, "c.csv", "c,b\n1,2\n")),
 	} {
