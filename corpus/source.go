@@ -281,3 +281,19 @@ func (w watchedReader) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// ReadSource calls read with the content of a file or a blob, named as for Open.
+func ReadSource(
+	ctx context.Context, name string, open func(context.Context, string) (*blob.Bucket, error),
+	read func(io.Reader) error,
+) error {
+	s, err := openSource(ctx, name, open)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.passes(ctx, "", []func(io.Reader) error{read}); err != nil {
+		return fmt.Errorf("corpus %s: %w", name, err)
+	}
+	return nil
+}

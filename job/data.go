@@ -84,6 +84,13 @@ func openTask(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 		}
 		return d, nil
 	}
+	if spec.Task == task.Regress {
+		d, err := openSeries(ctx, spec)
+		if err != nil {
+			return nil, err
+		}
+		return d, nil
+	}
 	d, err := openExampleData(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -102,6 +109,13 @@ func CountVocabulary(ctx context.Context, spec *rondov1.JobSpec) (int, error) {
 			return 0, err
 		}
 		return text.Vocabulary().Len(), text.Close()
+	}
+	if spec.Task == task.Regress {
+		d, err := openSeries(ctx, spec)
+		if err != nil {
+			return 0, err
+		}
+		return d.Vocabulary().Len(), d.Close()
 	}
 	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
 	if err != nil {

@@ -117,9 +117,14 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 	}
 	outer, rounds := local(spec).Kept(rule)
 	s.slots, s.copies = int64(rule.Slots()+outer), int64(rounds)
+	if spec.Task == task.Regress { // all columns may be predicted
+		if s.config, err = SeriesConfig(spec, vocabulary, vocabulary-1); err != nil {
+			return s, err
+		}
+	}
 	layout := model.Layout(s.config)
 	s.states = 4 * spec.Batch * int64(s.config.StateSize())
-	if spec.Task != task.LM {
+	if spec.Task != task.LM && spec.Task != task.Regress {
 		labeller, err := LabellerConfig(spec, vocabulary, labelsAssumed)
 		if err != nil {
 			return s, err

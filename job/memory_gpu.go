@@ -78,7 +78,7 @@ func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part P
 	as := func(*rondov1.JobSpec) {}
 	text := fmt.Sprintf("; a worker of %d lanes takes about %s", part.Lanes,
 		size(takes(as, part.Lanes)))
-	if spec.Task != task.LM {
+	if spec.Task != task.LM && spec.Task != task.Regress {
 		return text + ": give a smaller --batch, or a smaller --max-length if examples are shorter"
 	}
 	if room <= 0 || takes(as, part.Lanes) <= room {

@@ -61,9 +61,10 @@ type Trained struct {
 	Path       string   // of the checkpoint
 	Why        string   // reason for this step; empty if the location names the step
 	Step       int64
+	Metrics    checkpoint.Metrics
 
 	// The network: one of these.
-	Model      *model.Model    // of the task lm
+	Model      *model.Model    // of the tasks lm and regress
 	Labeller   *model.Labeller // of the tasks classify and tag
 	Translator *model.Translator
 }
@@ -160,7 +161,7 @@ func LoadTrained(
 		return nil, err
 	}
 	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
-		Step: c.Step, Why: why}
+		Step: c.Step, Why: why, Metrics: c.Metrics}
 	if err := t.open(device); err != nil {
 		device.Close()
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
@@ -176,6 +177,13 @@ func LoadTrained(
 func (t *Trained) open(device compute.Device) error {
 	if t.Spec.Task == task.LM {
 		config, err := ModelConfig(t.Spec, t.Vocabulary.Len())
+		if err == nil {
+			t.Model, err = model.New(config, device)
+		}
+		return err
+	}
+	if t.Spec.Task == task.Regress {
+		config, err := SeriesConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
 		if err == nil {
 			t.Model, err = model.New(config, device)
 		}

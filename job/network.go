@@ -21,6 +21,10 @@ func NetworkOf(spec *rondov1.JobSpec, vocabulary, outputs int) (Network, error) 
 	if spec.Task == task.LM {
 		return languageNetwork(spec, vocabulary)
 	}
+	if spec.Task == task.Regress {
+		c, err := SeriesConfig(spec, vocabulary, outputs)
+		return Network{Tensors: model.Layout(c), Tokens: vocabulary}, err
+	}
 	if spec.Task == task.Translate {
 		c, err := TranslatorConfig(spec, vocabulary, outputs)
 		if err != nil {

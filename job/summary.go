@@ -56,6 +56,9 @@ func Metrics(
 			metrics[checkpoint.ValidationText] = float64(v.Text)
 		}
 	}
+	if s, ok := d.(*Series); ok {
+		s.scaleMetrics(metrics)
+	}
 	if timed {
 		metrics[metricSeconds] = elapsed.Seconds()
 	}
@@ -222,7 +225,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 // did not record it.
 func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
-	if spec.Task == task.LM {
+	if spec.Task == task.LM || spec.Task == task.Regress {
 		s.BPTT = spec.Bptt
 		s.TokensSeen = segments * spec.Batch * spec.Bptt
 		if s.TrainTokens != nil && *s.TrainTokens > 0 {
@@ -266,8 +269,11 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 
 // useCommand names the command that uses a network of a task.
 func useCommand(of string) string {
-	if of == task.LM {
+	switch of {
+	case task.LM:
 		return "generate"
+	case task.Regress:
+		return "predict"
 	}
 	return of
 }

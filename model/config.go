@@ -19,10 +19,13 @@ const (
 // Config is a model's shape and its initial weights.
 type Config struct {
 	Cell   compute.Cell
-	Vocab  int // V, tokens
+	Vocab  int // V, tokens; with Inputs the numbers that the network predicts
 	Embed  int // E; 0 is one-hot input, of width V
 	Hidden int // H
 	Layers int // L
+	// Inputs, if not 0, is F: the network reads rows of F numbers instead of tokens, and its loss
+	// is the squared error of V numbers. See Model.SetSeries.
+	Inputs int
 
 	// Dropout is the probability of dropping an element of a recurrent layer's output in training.
 	// It applies to every layer; torch.nn's dropout leaves out the last layer.
@@ -72,6 +75,14 @@ func (c Config) Validate() error {
 	}
 	if c.Embed < 0 || c.Embed > maxWidth {
 		return fmt.Errorf("--embed %d: must be 0 (one-hot) to %d", c.Embed, maxWidth)
+	}
+	if c.Inputs < 0 || c.Inputs > maxWidth {
+		return fmt.Errorf("the series has %d columns; it must have 1 to %d: check --corpus",
+			c.Inputs, maxWidth)
+	}
+	if c.Inputs > 0 && c.Embed > 0 {
+		return fmt.Errorf("--embed %d is for tokens, and the input is numbers: leave it out",
+			c.Embed)
 	}
 	if c.TieWeights && c.Embed == 0 {
 		return errors.New("--tie-weights needs --embed: one-hot input has no weights to share")
@@ -123,12 +134,15 @@ func (c Config) inputWidth(l int) int {
 	switch {
 	case l > 0:
 		return c.Hidden
-	case c.Embed > 0:
-		return c.Embed
+	case c.rowWidth() > 0:
+		return c.rowWidth()
 	default:
 		return c.Vocab
 	}
 }
+
+// rowWidth is the width of the first layer's input rows, E or F; 0: it is one-hot.
+func (c Config) rowWidth() int { return max(c.Embed, c.Inputs) }
 
 // projects reports whether projection.weight precedes the output layer.
 func (c Config) projects() bool { return c.TieWeights && c.Embed != c.Hidden }

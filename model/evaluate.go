@@ -11,7 +11,7 @@ type inference struct {
 	model   *Model
 	weights weights
 	kernels []compute.Recurrent
-	rows    [2][]float32 // each [T, B, max(E, H)]: a layer reads one and writes the other
+	rows    [2][]float32 // each [T, B, max(E, F, H)]: a layer reads one and writes the other
 	n       int          // T*B
 }
 
@@ -28,20 +28,25 @@ func (f *inference) allocate(B int) {
 		f.kernels = append(f.kernels, m.dev.NewRecurrent(c.layerShape(k, T, B), true))
 	}
 	for i := range f.rows {
-		f.rows[i] = m.dev.Alloc(f.n * max(c.Embed, c.Hidden))
+		f.rows[i] = m.dev.Alloc(f.n * max(c.rowWidth(), c.Hidden))
 	}
 }
 
 // run returns the output layer's input, [T*B, outputWidth], and advances the state. The next run
 // overwrites the result.
 func (f *inference) run(ids []int32, s state) []float32 {
+	in := compute.RecurrentInput{IDs: ids}
+	if width := f.model.config.rowWidth(); width > 0 {
+		in = compute.RecurrentInput{X: f.rows[0][:f.n*width]}
+		f.model.dev.Embed(in.X, f.weights.embedding, ids)
+	}
+	return f.runLayers(in, s)
+}
+
+// runLayers is run from the first layer's input on, which is ids or the first of rows.
+func (f *inference) runLayers(in compute.RecurrentInput, s state) []float32 {
 	m, c := f.model, f.model.config
 	current := 0 // index in rows of the layer's input
-	in := compute.RecurrentInput{IDs: ids}
-	if c.Embed > 0 {
-		in = compute.RecurrentInput{X: f.rows[current][:f.n*c.Embed]}
-		m.dev.Embed(in.X, f.weights.embedding, ids)
-	}
 	for k, kernel := range f.kernels {
 		current = 1 - current
 		y := f.rows[current][:f.n*c.Hidden]
@@ -79,6 +84,7 @@ type Evaluator struct {
 type evalChunk struct {
 	*inference
 	output       compute.Output
+	predicted    []float32 // [T*B, V]; of a series, which has no output
 	ids, targets []int32
 }
 
@@ -86,6 +92,10 @@ func (r *evalChunk) allocate(B int) {
 	m := r.model
 	r.inference.allocate(B)
 	r.ids, r.targets = make([]int32, r.n), make([]int32, r.n)
+	if m.config.Inputs > 0 {
+		r.predicted = m.dev.Alloc(r.n * m.config.Vocab)
+		return
+	}
 	r.output = m.dev.NewOutput(
 		compute.OutputShape{N: r.n, H: m.config.outputWidth(), V: m.config.Vocab})
 }
@@ -97,6 +107,7 @@ func (r *evalChunk) close() {
 	if r.output != nil {
 		r.output.Close()
 	}
+	r.model.dev.Free(r.predicted)
 	r.inference.close()
 }
 
@@ -166,7 +177,7 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 
 // Evaluate returns the summed cross-entropy, in nats, of targets [T, B] after inputs [T, B], and
 // the number of targets that count. A target of -1 does not count. The next call continues from
-// this call's state.
+// this call's state. For a series there is Predict instead.
 func (e *Evaluator) Evaluate(inputs, targets []int32) (lossSum float64, count int, err error) {
 	m := e.model
 	if n := e.T * e.B; len(inputs) != n || len(targets) != n {

@@ -130,6 +130,9 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 		return w
 	}
 	x := leafIDs(nodes, "ids", g.ids, g.T, g.B)
+	if c.Inputs > 0 {
+		x = leaf(nodes, "rows", g.memory.embedded[:g.T*g.B*c.Inputs], g.T, g.B, c.Inputs)
+	}
 	if c.Embed > 0 {
 		rows := &m.rows
 		if c.TieWeights {
@@ -163,7 +166,8 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	}
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
-	g.output = newCrossEntropy(m.dev, g.gradient(c.outputWeights()), g.gradient(outputBias),
+	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradient(c.outputWeights()),
+		g.gradient(outputBias),
 		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
 	g.output.done = g.finishing(find(m.views, outputBias))
 	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
@@ -211,10 +215,20 @@ func (g *graph) newLayer(k int) *Layer {
 	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
 		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
 	g.reports(l, m.views, direction{layer: k}, k == 0)
-	if k > 0 || c.Embed > 0 {
+	if k > 0 || c.rowWidth() > 0 {
 		l.dx = g.inputGradient(c.Layers-k, c.inputWidth(k))
 	}
 	return l
+}
+
+// newOutput makes the output layer's kernel.
+func (g *graph) newOutput() compute.Output {
+	c := g.model.config
+	s := compute.OutputShape{N: g.T * g.B, H: c.outputWidth(), V: c.Vocab}
+	if c.Inputs > 0 {
+		return compute.NewSquares(g.model.dev, s, g.model.series.negated)
+	}
+	return g.model.dev.NewOutput(s)
 }
 
 // gradient returns the memory of a tensor's gradient.
@@ -246,6 +260,9 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale = in.Scale
+	if c.Inputs > 0 { // not an operator, since it has no gradient
+		g.model.dev.Embed(g.memory.embedded[:n*c.Inputs], g.weights.embedding, g.ids)
+	}
 	for _, d := range g.dropouts {
 		d.load(c.Seed, in.Step, in.Lanes, first)
 	}
@@ -259,6 +276,8 @@ func (g *graph) advance(before, after state) {
 		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
 		g.dropForward(inputDropout)
 		in = compute.RecurrentInput{X: e.y.flat}
+	} else if F := g.model.config.Inputs; F > 0 {
+		in = compute.RecurrentInput{X: g.memory.embedded[:g.T*g.B*F]}
 	}
 	for k, l := range g.layers {
 		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
@@ -331,25 +350,25 @@ func (g *graph) close() {
 // these and writes the other. Graphs that run in turn share it.
 type activations struct {
 	dev       compute.Device
-	embedded  []float32    // [T, B, E]
+	embedded  []float32    // [T, B, E], or the series' rows, [T, B, F]
 	hidden    [][]float32  // each layer's output, [T, B, H]
 	projected []float32    // [T, B, E]
-	gradient  [2][]float32 // [T, B, max(E, H)]
+	gradient  [2][]float32 // [T, B, max(E, F, H)]
 }
 
 // allocate makes room for T steps of B lanes.
 func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) {
 	n := T * B
-	a.embedded = alloc(n * c.Embed)
+	a.embedded = alloc(n * c.rowWidth())
 	for range c.Layers {
 		a.hidden = append(a.hidden, alloc(n*c.Hidden))
 	}
 	if c.projects() {
 		a.projected = alloc(n * c.Embed)
 	}
-	a.gradient[0] = alloc(n * max(c.Embed, c.Hidden))
-	if c.Embed > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
-		a.gradient[1] = alloc(n * max(c.Embed, c.Hidden))
+	a.gradient[0] = alloc(n * max(c.rowWidth(), c.Hidden))
+	if c.rowWidth() > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
+		a.gradient[1] = alloc(n * max(c.rowWidth(), c.Hidden))
 	}
 }
 

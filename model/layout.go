@@ -84,7 +84,7 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 //	output.weight      [V, H]     absent when tied
 //	output.bias        [V]
 //	projection.weight  [E, H]     when tied and E != H
-//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and E (one-hot: V) for k = 0
+//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V
 //	rnn.weight_hh_l{k} [K*H, H]
 //	rnn.bias_ih_l{k}   [K*H]
 //	rnn.bias_hh_l{k}   [K*H]

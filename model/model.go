@@ -11,6 +11,7 @@ import (
 type Model struct {
 	parameters
 	config Config
+	series series // with Config.Inputs
 	// unrecorded is why the device could not record some run; nil: nothing failed.
 	unrecorded error
 }
@@ -45,7 +46,7 @@ func (m *Model) Unrecorded() error { return m.unrecorded }
 
 // weights are a model's tensors in the kernels' form.
 type weights struct {
-	embedding  []float32                  // [V, E]; nil when one-hot
+	embedding  []float32                  // [V, E], or the series' [rows, F]; nil when one-hot
 	layers     []compute.RecurrentWeights // from the first to the last
 	projection []float32                  // [E, H], or nil
 	output     []float32                  // [V, outputWidth]
@@ -58,6 +59,9 @@ func (m *Model) weights() weights {
 	w := weights{output: m.view(c.outputWeights(), m.params), bias: m.view(outputBias, m.params)}
 	if c.Embed > 0 {
 		w.embedding = m.view(embeddingWeight, m.params)
+	}
+	if c.Inputs > 0 {
+		w.embedding = m.series.inputs
 	}
 	if c.projects() {
 		w.projection = m.view(projectionWeight, m.params)
@@ -78,8 +82,12 @@ func (c Config) outputWeights() string {
 	return outputWeight
 }
 
-// checkIDs returns an error for an id outside the vocabulary. least is 0, or -1 for targets.
+// checkIDs returns an error for an id outside the vocabulary, or a row outside the series. least is
+// 0, or -1 for targets that do not count.
 func (m *Model) checkIDs(what string, ids []int32, least int32) error {
+	if m.config.Inputs > 0 {
+		return m.series.check(what, ids)
+	}
 	for i, id := range ids {
 		if id < least || int(id) >= m.config.Vocab {
 			return fmt.Errorf("model: %s %d is token %d; the vocabulary has %d",

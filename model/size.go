@@ -29,7 +29,7 @@ func (c Config) SegmentSize(on compute.Sizer, T, B int) (size compute.Size) {
 func (c Config) EvaluatorSize(on compute.Sizer, T, B int) compute.Size {
 	size := on.TensorSize(B * c.StateSize())
 	for _, steps := range c.parts(T) {
-		rows := on.TensorSize(steps * B * max(c.Embed, c.Hidden)) // allocated twice
+		rows := on.TensorSize(steps * B * max(c.rowWidth(), c.Hidden)) // allocated twice
 		size = size.And(rows).And(rows).And(c.kernelSize(on, steps, B, true))
 	}
 	return size
@@ -52,9 +52,13 @@ func (c Config) parts(T int) []int {
 
 // kernelSize returns the size of the kernels' workspaces for T steps of B lanes.
 func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.Size {
-	size := on.OutputSize(compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab})
+	shape := compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab}
+	size := on.OutputSize(shape)
+	if c.Inputs > 0 {
+		size = compute.SquaresSize(on, shape)
+	}
 	for k := range c.Layers {
-		ids := k == 0 && c.Embed == 0
+		ids := k == 0 && c.rowWidth() == 0
 		size = size.And(on.RecurrentSize(c.layerShape(k, T, B), inference, ids))
 	}
 	if c.projects() {

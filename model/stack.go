@@ -366,7 +366,9 @@ func (w *leaves) part(name string, begin, end int) *gorgonia.Node {
 func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, t *tape) (*crossEntropy,
 	*gorgonia.Node, error) {
 	weight, bias := find(w.views, outputWeight), find(w.views, outputBias)
-	c := newCrossEntropy(w.dev, weight.of(w.grads), bias.of(w.grads), dx)
+	s := dx.value.Shape() // [T, B, W]
+	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len})
+	c := newCrossEntropy(kernel, w.dev, weight.of(w.grads), bias.of(w.grads), dx)
 	c.done = t.finishing(bias)
 	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))
 	return c, cost, err

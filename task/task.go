@@ -10,6 +10,8 @@ const (
 	Tag      = "tag"      // task/tag: a label for each token
 	// Translate turns a text into another: task/translate.
 	Translate = "translate"
+	// Regress predicts a time series: task/regress.
+	Regress = "regress"
 )
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
@@ -19,5 +21,6 @@ func Names() []string {
 		Classify,
 		Tag,
 		Translate,
+		Regress,
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"rondo/corpus"
 	"rondo/corpus/zipfplot"
 	"rondo/internal/app"
+	"rondo/internal/drawing"
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -36,7 +37,7 @@ func statsCommand() *cobra.Command {
 			if err := jobspec.Validate(spec); err != nil {
 				return err
 			}
-			if plot != "" && !zipfplot.Draws(plot) {
+			if plot != "" && !drawing.Draws(plot) {
 				return app.Usagef("--plot %s: the name must end in .png or .svg", plot)
 			}
 			stats, err := measure(cmd.Context(), spec, top)

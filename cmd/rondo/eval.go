@@ -45,8 +45,9 @@ func evalCommand() *cobra.Command {
 	var location, source string
 	var asJSON bool
 	c := &cobra.Command{
-		Use:   "eval",
-		Short: "Measure a trained model on other data: perplexity, accuracy and F1, or BLEU",
+		Use: "eval",
+		Short: "Measure a trained model on other data: perplexity, accuracy and F1, BLEU, or " +
+			"squared error",
 	}
 	flags := c.Flags()
 	addCheckpointFlag(c, &location)
@@ -84,13 +85,17 @@ func sayStep(cmd *cobra.Command, t *job.Trained) {
 	}
 }
 
-// printMetrics prints the result of a task with labels.
+// printMetrics prints the result of a task with metrics of its own.
 func printMetrics(out io.Writer, e telemetry.Eval) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	for _, m := range e.Metrics {
-		fmt.Fprintf(w, "%s\t%.4f\n", m.Name, m.Value)
+	format, unit := "%s\t%.4f\n", " nats"
+	if e.Metrics[0].Name == "mse" {
+		format, unit = "%s\t%.6g\n", " (mean squared error of standardised columns)"
 	}
-	fmt.Fprintf(w, "loss\t%.4f nats\ntargets\t%d\n", e.Loss, e.Tokens)
+	for _, m := range e.Metrics {
+		fmt.Fprintf(w, format, m.Name, m.Value)
+	}
+	fmt.Fprintf(w, "loss\t%.4f%s\ntargets\t%d\n", e.Loss, unit, e.Tokens)
 	if len(e.Confusion) > 0 {
 		fmt.Fprintf(w, "\nright \\ predicted\t%s\n", strings.Join(e.Labels, "\t"))
 		for i, row := range e.Confusion {
@@ -120,6 +125,8 @@ func evaluate(
 		return t.EvaluateLabels(ctx, source)
 	case task.Translate:
 		return t.EvaluateTranslations(ctx, source, how)
+	case task.Regress:
+		return t.EvaluateSeries(ctx, source)
 	}
 	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
 	if err != nil {

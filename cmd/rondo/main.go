@@ -29,7 +29,7 @@ func root() *cobra.Command {
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())
 	group(c, "models", "Models and data:", generateCommand(), classifyCommand(),
-		tagCommand(), translateCommand(), evalCommand(), corpusCommand(),
+		tagCommand(), translateCommand(), predictCommand(), evalCommand(), corpusCommand(),
 		checkpointCommand(), auditCommand())
 	return c
 }

@@ -59,12 +59,10 @@ func (d *Device) NewClipper() compute.Clipper {
 func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	d, rest := c.device, unsafe.Pointer(nil)
 	if loss != nil {
-		last, ok := loss.Last.(*output)
-		if !ok {
+		if rest = lossOf(loss.Last); rest == nil {
 			panic(fmt.Sprintf("cuda: Clip with the loss of a %T, which is not %s's", loss.Last,
 				d.name))
 		}
-		rest = last.sum
 	}
 	from := c.limits.put(func(host []byte) {
 		by.Check()

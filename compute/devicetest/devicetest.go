@@ -66,7 +66,7 @@ func tests() []test {
 		{"layers", testLayers}, {"layers in segments", testSegments},
 		{"layers in order", testOrder}, {"layers with NaN", testLayerNaN},
 		{"output", testOutput}, {"output without targets", testMasked},
-		{"output with NaN", testOutputNaN},
+		{"output with NaN", testOutputNaN}, {"squares", testSquares},
 		{"shapes", testShapes}, {"traces", testTraces}, {"slope", testSlope},
 		{"determinism", testDeterminism}, {"recorder", testRecorder}, {"stager", testStager},
 	}

@@ -1,15 +1,11 @@
 // Package zipfplot draws the rank-frequency curves of a text's tokens, bigrams and trigrams, with
 // both axes logarithmic, so that Zipf's law is a straight line. Package corpus
 // counts them. The packages are separate, so that a worker does not link the fonts and formats of a
-// plotting library. It may import corpus and gonum.org/v1/plot.
+// plotting library. It may import corpus, internal/drawing and gonum.org/v1/plot.
 package zipfplot
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
@@ -17,29 +13,11 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"rondo/corpus"
+	"rondo/internal/drawing"
 )
-
-const (
-	width  = 16 * vg.Centimeter
-	height = 11 * vg.Centimeter
-)
-
-// Draws reports whether Save supports the extension of path.
-func Draws(path string) bool {
-	format := formatOf(path)
-	return format == "png" || format == "svg"
-}
-
-func formatOf(path string) string {
-	return strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
-}
 
 // Save draws the statistics to a file, as PNG or SVG by the extension of path.
 func Save(path, title string, stats *corpus.Stats) error {
-	format := formatOf(path)
-	if !Draws(path) {
-		return fmt.Errorf("plot %s: the name must end in .png or .svg", path)
-	}
 	p := plot.New()
 	p.Title.Text = title
 	p.X.Label.Text, p.Y.Label.Text = "rank", "count"
@@ -66,18 +44,7 @@ func Save(path, title string, stats *corpus.Stats) error {
 	// beyond the greatest count and rank.
 	p.X.Min, p.Y.Min = 1, 1
 	p.X.Max, p.Y.Max = 1.5*max(p.X.Max, 10), 1.5*max(p.Y.Max, 10)
-	drawn, err := p.WriterTo(width, height, format)
-	if err != nil {
-		return fmt.Errorf("plot %s: %w", path, err)
-	}
-	var image bytes.Buffer
-	if _, err := drawn.WriteTo(&image); err != nil {
-		return fmt.Errorf("plot %s: %w", path, err)
-	}
-	if err := os.WriteFile(path, image.Bytes(), 0o644); err != nil {
-		return fmt.Errorf("plot: %w", err)
-	}
-	return nil
+	return drawing.Save(path, p)
 }
 
 // points returns both ends of each Rank, so that straight lines between them are exact.

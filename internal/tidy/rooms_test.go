@@ -61,9 +61,9 @@ func processRooms() []room {
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
-			"compute/cpu compute/cuda corpus corpus/examples internal/app job/jobspec model " +
-			"proto/rondo/v1 sum task task/classify task/example task/label task/lines task/lm " +
-			"task/tag task/translate telemetry train",
+			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
+			"job/jobspec model proto/rondo/v1 sum task task/classify task/example task/label " +
+			"task/lines task/lm task/regress task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local " +
 				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -79,6 +79,7 @@ func processRooms() []room {
 		{path: "internal/transcript", never: network + " " + graphs},
 		{path: "internal/netns", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
+		{path: "internal/drawing", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
 	}
 }
@@ -91,7 +92,10 @@ func otherRooms() []room {
 		// Text and arithmetic.
 		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
-		{path: "corpus/zipfplot", imports: "corpus", never: network + " " + graphs},
+		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
+		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
+			never: network + " " + graphs},
+		{path: "corpus/seriesplot", imports: "internal/drawing", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
@@ -121,6 +125,8 @@ func otherRooms() []room {
 		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/lm", imports: "compute corpus model task/ahead train",
 			never: network + " " + storage},
+		{path: "task/regress", imports: "compute corpus/series model task/lm train",
+			tests: "compute/cpu corpus", never: network + " " + storage},
 		{path: "task/example", imports: "corpus/examples train",
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},

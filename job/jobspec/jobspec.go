@@ -60,9 +60,15 @@ func Validate(spec *rondov1.JobSpec) error {
 // tasksOf returns the tasks that read a field; nil: all.
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
-	case "bptt", "sampling", "max_tokens", "tie_weights", "recompute", "sample_every",
-		"sample_prefix", "sample_tokens", "sample_temperature":
+	case "bptt", "sampling", "recompute":
+		return []string{task.LM, task.Regress}
+	case "max_tokens", "tie_weights", "sample_every", "sample_prefix", "sample_tokens",
+		"sample_temperature":
 		return []string{task.LM}
+	case "target":
+		return []string{task.Regress}
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input":
+		return []string{task.LM, task.Classify, task.Tag, task.Translate}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
 	case "decoder_context", "attention":
@@ -236,7 +242,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
-	if spec.Task != task.LM {
+	switch spec.Task {
+	case task.LM:
+	case task.Regress:
+		lasts.Target = spec.Target
+	default:
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength

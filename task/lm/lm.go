@@ -115,7 +115,7 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &seat{Segment: s, task: t, numbers: make([]int, lanes)}, nil
+	return &Seat{Segment: s, task: t, numbers: make([]int, lanes)}, nil
 }
 
 // Replay implements train.Task.

@@ -10,8 +10,8 @@ import (
 	"rondo/train"
 )
 
-// seat is a model.Segment with its data. It implements train.Seat.
-type seat struct {
+// Seat is a model.Segment with its data. It implements train.Seat.
+type Seat struct {
 	*model.Segment
 	task    *Task
 	numbers []int                // lane numbers of a pass, [B]
@@ -30,7 +30,7 @@ func newBatch(tokens int) *batch {
 }
 
 // reads reads ahead with fill, Batches.Fill or Evaluation.Fill.
-func (s *seat) reads(
+func (s *Seat) reads(
 	ctx context.Context, spans iter.Seq[train.Span],
 	fill func(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error,
 ) *ahead.Reader[batch] {
@@ -42,13 +42,13 @@ func (s *seat) reads(
 }
 
 // Read implements train.Seat.
-func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
+func (s *Seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
 	s.reader = s.reads(ctx, spans, s.task.cfg.Batches.Fill)
 	return s.reader.Close
 }
 
 // Next implements train.Seat. rows are rows of the embedding.
-func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
+func (s *Seat) Next(ctx context.Context) (rows []int32, err error) {
 	if s.batch, err = s.reader.Next(ctx); err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
 }
 
 // Backward implements train.Seat.
-func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
+func (s *Seat) Backward(p train.Pass) (lossSum float64, err error) {
 	for i := range s.numbers {
 		s.numbers[i] = p.Lanes.First + i
 	}
@@ -73,7 +73,7 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 }
 
 // Evaluate implements train.Seat.
-func (s *seat) Evaluate(
+func (s *Seat) Evaluate(
 	ctx context.Context, lanes train.Lanes, add func(train.Score),
 ) error {
 	segments := s.task.cfg.Evaluation.Segments()

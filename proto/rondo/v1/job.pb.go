@@ -145,6 +145,7 @@ type JobSpec struct {
 	Pool           string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
 	DecoderContext string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
 	Attention      string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
+	Target         string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
 	TieWeights     bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
 	Init           string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
 	ForgetBias     float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
@@ -409,6 +410,13 @@ func (x *JobSpec) GetDecoderContext() string {
 func (x *JobSpec) GetAttention() string {
 	if x != nil {
 		return x.Attention
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTarget() string {
+	if x != nil {
+		return x.Target
 	}
 	return ""
 }
@@ -968,12 +976,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xafm\n" +
+	"\x04_max\"\xc2n\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x9d\x01\n" +
-	"\x04task\x18\x02 \x01(\tB\x88\x01\xaa\xbb\x18\x83\x01\n" +
-	"}what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; translate: another text\x12\x02lmR\x04task\x12\xf6\x01\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
+	"\x04task\x18\x02 \x01(\tB\xb1\x01\xaa\xbb\x18\xac\x01\n" +
+	"\xa5\x01what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; translate: another text; regress: the next row of a time series\x12\x02lmR\x04task\x12\xf6\x01\n" +
 	"\x06corpus\x18\n" +
 	" \x01(\tB\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
 	"\xc4\x01training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target\x12\x0fbuiltin:opticksR\x06corpus\x12v\n" +
@@ -1015,7 +1023,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
 	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xc5\x01\n" +
 	"\tattention\x18\x8e\x01 \x01(\tB\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
-	"\x80\x01how a decoder attends to all of its source: luong: general scores, after its layers; bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\bbahdanauR\tattention\x12^\n" +
+	"\x80\x01how a decoder attends to all of its source: luong: general scores, after its layers; bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\bbahdanauR\tattention\x12h\n" +
+	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +

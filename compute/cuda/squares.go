@@ -1,0 +1,66 @@
+//go:build cuda
+
+package cuda
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+
+	"rondo/compute"
+)
+
+// squareSum is a sum of squares that stays on the device and is also copied to the host.
+type squareSum struct {
+	device *Device
+	sum    unsafe.Pointer // float64
+	result *result
+}
+
+// NewSquareSum makes room for a sum.
+func (d *Device) NewSquareSum() compute.SquareSum {
+	s := &squareSum{device: d, result: d.newResult(8)}
+	made := false
+	defer func() {
+		if !made {
+			s.Close()
+		}
+	}()
+	s.sum = d.malloc(8)
+	made = true
+	return s
+}
+
+// Of enqueues the sum and its copy.
+func (s *squareSum) Of(x []float32) {
+	partial := s.device.scratch(8 * squareBlocks(x))
+	s.device.sumBlocks(partial, x)
+	s.device.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
+		s.sum)
+	s.result.fetch(s.sum)
+}
+
+// Sum waits for the last sum.
+func (s *squareSum) Sum() float64 {
+	return math.Float64frombits(binary.LittleEndian.Uint64(s.result.read()))
+}
+
+// Close frees the memory; it may be called more than once.
+func (s *squareSum) Close() {
+	s.result.close()
+	s.device.release(s.sum)
+	s.sum = nil
+}
+
+// lossOf is the device's memory of a loss, a float64; nil: the loss is not this package's.
+func lossOf(o compute.Output) unsafe.Pointer {
+	switch last := o.(type) {
+	case *output:
+		return last.sum
+	case *compute.Squares:
+		if sum, ok := last.Total().(*squareSum); ok {
+			return sum.sum
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+
+	"rondo/checkpoint"
+	"rondo/checkpoint/bucket"
+	"rondo/compute"
+	"rondo/corpus"
+	"rondo/corpus/series"
+	"rondo/internal/app"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/lm"
+	"rondo/task/regress"
+	"rondo/telemetry"
+)
+
+// Series is the Data of the task regress. Its tokens are numbers of rows.
+type Series struct {
+	spec       *rondov1.JobSpec
+	all        []*series.Series // of --corpus, and of --eval-corpus if there is one
+	targets    []int
+	scale      series.Scale
+	vocabulary *corpus.Vocabulary
+	training   corpus.Tokens
+	validation corpus.Tokens // nil if there is nothing to evaluate on
+	sampler    *corpus.Sampler
+}
+
+// rowNumbers are the numbers of rows, from the first on.
+type rowNumbers struct{ first, count int }
+
+// Len implements corpus.Tokens.
+func (r rowNumbers) Len() int64 { return int64(r.count) }
+
+// ReadTokens implements corpus.Tokens.
+func (r rowNumbers) ReadTokens(dst []int32, off int64) error {
+	for i := range dst {
+		dst[i] = int32(int64(r.first+i) + off)
+	}
+	return nil
+}
+
+// OpenSeries opens a file of a time series. columns are those of an earlier run; nil: any.
+func OpenSeries(ctx context.Context, source string, columns []string) (*series.Series, error) {
+	s, err := series.Open(ctx, source, bucket.Open)
+	if err != nil {
+		if ctx.Err() == nil && !transient(err) {
+			err = app.Usage(err)
+		}
+		return nil, err
+	}
+	if columns != nil && fmt.Sprintf("%q", columns) != fmt.Sprintf("%q", s.Columns) {
+		return nil, app.Usagef("corpus %s has the columns %.200q, and the network reads %.200q: "+
+			"give a file with these", source, s.Columns, columns)
+	}
+	return s, nil
+}
+
+// openSeries opens the job's series.
+func openSeries(ctx context.Context, spec *rondov1.JobSpec) (*Series, error) {
+	whole, err := OpenSeries(ctx, spec.Corpus, nil)
+	if err != nil {
+		return nil, err
+	}
+	d := &Series{spec: spec, all: []*series.Series{whole}}
+	if d.targets, err = series.Select(whole.Columns, spec.Target); err != nil {
+		return nil, app.Usage(err)
+	}
+	d.training = rowNumbers{0, whole.Rows()}
+	if spec.ValidationFraction > 0 {
+		d.training, d.validation, err = corpus.Split(d.training, spec.ValidationFraction)
+		if err != nil {
+			return nil, app.Usage(err)
+		}
+	}
+	if spec.EvalCorpus != "" {
+		held, err := OpenSeries(ctx, spec.EvalCorpus, whole.Columns)
+		if err != nil {
+			return nil, fmt.Errorf("--eval-corpus: %w", err)
+		}
+		d.all, d.validation = append(d.all, held), rowNumbers{whole.Rows(), held.Rows()}
+	}
+	if d.validation != nil && d.validation.Len() < 2 {
+		return nil, app.Usagef("the series to evaluate on has %d rows and needs 2: raise "+
+			"--validation-fraction, or give a longer --eval-corpus", d.validation.Len())
+	}
+	d.sampler, err = corpus.NewSampler(corpus.SamplerConfig{Tokens: d.training.Len(),
+		Lanes: int(spec.Batch), BPTT: int(spec.Bptt), Seed: spec.Seed,
+		Sampling: corpus.Sampling(spec.Sampling)})
+	if err != nil {
+		return nil, app.Usage(fmt.Errorf("corpus %s, whose tokens are its rows: %w", spec.Corpus,
+			err))
+	}
+	d.scale = whole.Measure(int(d.training.Len()))
+	d.vocabulary, err = corpus.NewVocabulary(append([]string{corpus.Unknown}, whole.Columns...))
+	return d, err
+}
+
+// Vocabulary implements Data: the unknown token, which is not used, and the columns' names.
+func (d *Series) Vocabulary() *corpus.Vocabulary { return d.vocabulary }
+
+// Outputs implements Data: the predicted columns.
+func (d *Series) Outputs() (names []string) {
+	for _, column := range d.targets {
+		names = append(names, d.all[0].Columns[column])
+	}
+	return names
+}
+
+// Fingerprint implements Data.
+func (d *Series) Fingerprint() string { return d.all[0].Fingerprint() }
+
+// SegmentsPerEpoch implements Data.
+func (d *Series) SegmentsPerEpoch() int64 { return d.sampler.SegmentsPerEpoch() }
+
+// Sizes implements Data: in rows.
+func (d *Series) Sizes() (training, evaluation int64) {
+	if d.validation != nil {
+		evaluation = d.validation.Len()
+	}
+	return d.training.Len(), evaluation
+}
+
+// EvalData implements Data.
+func (d *Series) EvalData() int64 {
+	if d.validation == nil {
+		return 0
+	}
+	return dataHash(fmt.Sprintf("%s %v", d.all[len(d.all)-1].Fingerprint(),
+		d.spec.ValidationFraction))
+}
+
+// Batches implements Data.
+func (d *Series) Batches() corpus.SamplerConfig { return d.sampler.Config() }
+
+// Offset implements Data: the first row that the lane reads.
+func (d *Series) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
+
+// Network implements Data.
+func (d *Series) Network() (Network, error) {
+	return NetworkOf(d.spec, d.vocabulary.Len(), len(d.targets))
+}
+
+// NewTask implements Data.
+func (d *Series) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+	config, err := SeriesConfig(d.spec, d.vocabulary.Len(), len(d.targets))
+	if err != nil {
+		return nil, err
+	}
+	reads := regress.Config{All: d.all, Targets: d.targets, Scale: d.scale,
+		Config: lm.Config{BPTT: int(d.spec.Bptt), EvalData: d.EvalData(), Ledger: ledger,
+			Batches: batches{corpus.NewReader(d.training, d.sampler), d.sampler}}}
+	if d.validation != nil {
+		reads.Evaluation, err = corpus.NewEvaluation(d.validation, int(d.spec.Batch),
+			int(d.spec.Bptt))
+		if err != nil {
+			return nil, app.Usage(err)
+		}
+	}
+	config.GradientTail = tail
+	m, err := model.New(config, device)
+	if err != nil {
+		return nil, err
+	}
+	task, err := regress.New(m, reads)
+	if err != nil {
+		m.Close()
+		return nil, err
+	}
+	return &Task{Task: task, close: m.Close}, nil
+}
+
+// Close implements Data.
+func (d *Series) Close() error { return nil }
+
+// SeriesConfig is the network of a job of the task regress. The vocabulary has one token more than
+// the series has columns; outputs are the predicted columns.
+func SeriesConfig(spec *rondov1.JobSpec, vocabulary, outputs int) (model.Config, error) {
+	c, err := ModelConfig(spec, vocabulary)
+	if err != nil {
+		return c, err
+	}
+	c.Inputs, c.Vocab = vocabulary-1, outputs
+	return c, app.Usage(c.Validate())
+}
+
+// scaleMetrics are the scale of a series in the metrics of a manifest.
+func (d *Series) scaleMetrics(to checkpoint.Metrics) {
+	for i, column := range d.all[0].Columns {
+		to["mean "+column], to["std "+column] = d.scale.Mean[i], d.scale.Std[i]
+	}
+}
+
+// Forecaster is a trained network of the task regress with a series to predict.
+type Forecaster struct {
+	*series.Series
+	Targets []int // columns that the network predicts
+	trained *Trained
+	scale   series.Scale
+}
+
+// Forecaster opens a series for a network of the task regress.
+func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, error) {
+	columns := t.Vocabulary.Tokens()[1:]
+	s, err := OpenSeries(ctx, source, columns)
+	if err != nil {
+		return nil, err
+	}
+	if s.Rows() < 2 {
+		return nil, app.Usagef("corpus %s has one row, and 2 are needed: give a longer series",
+			source)
+	}
+	f := &Forecaster{Series: s, trained: t}
+	for _, column := range columns {
+		mean, known := t.Metrics["mean "+column]
+		std, also := t.Metrics["std "+column]
+		if !known || !also || !(std > 0) {
+			return nil, fmt.Errorf("manifest.json in %s: it has no mean and std of the column %q",
+				t.Path, column)
+		}
+		f.scale.Mean, f.scale.Std = append(f.scale.Mean, mean), append(f.scale.Std, std)
+	}
+	for _, name := range t.Outputs {
+		column := int(t.Vocabulary.ID(name)) - 1
+		if column < 0 {
+			return nil, fmt.Errorf("manifest.json in %s: the output %q is no column", t.Path, name)
+		}
+		f.Targets = append(f.Targets, column)
+	}
+	return f, nil
+}
+
+// Forecast is regress.Forecast.
+func (f *Forecaster) Forecast(
+	ctx context.Context, ahead int, each func(row int, predicted []float64) error,
+) error {
+	return regress.Forecast(ctx, f.trained.Model, f.Series, f.scale, f.Targets, ahead, each)
+}
+
+// EvaluateSeries measures a network of the task regress on a series, 1, 4, 16 and 64 steps ahead.
+func (t *Trained) EvaluateSeries(ctx context.Context, source string) (e telemetry.Eval, err error) {
+	f, err := t.Forecaster(ctx, source)
+	if err != nil {
+		return e, err
+	}
+	errs, err := regress.Measure(ctx, t.Model, f.Series, f.scale, f.Targets, []int{1, 4, 16, 64})
+	if err != nil {
+		return e, err
+	}
+	e = telemetry.Eval{Step: t.Step, Tokens: errs.Rows, Loss: errs.Loss,
+		Perplexity: telemetry.Perplexity(errs.Loss), BitsPerToken: errs.Loss / math.Ln2}
+	for i, k := range errs.Steps {
+		name := "mse"
+		if k > 1 {
+			name = fmt.Sprintf("mse_%d_ahead", k)
+		}
+		e.Metrics = append(e.Metrics, telemetry.Metric{Name: name, Value: errs.MSE[i]})
+	}
+	if math.IsInf(errs.Loss, 0) || math.IsNaN(errs.Loss) {
+		return e, errors.New("the network's predictions are not finite: use another checkpoint")
+	}
+	return e, nil
+}

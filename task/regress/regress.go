@@ -1,0 +1,133 @@
+// Package regress predicts time series as a train.Task. Each lane reads a part of the series, T
+// rows per segment, and predicts the next row's target columns after each. The loss is the mean
+// squared error of standardised columns: see Goodfellow, Bengio and Courville, Deep Learning, 10.2,
+// and Dive into Deep Learning, "Working with Sequences".
+//
+// It trains as task/lm does, with numbers of rows for tokens. Of this module it may import
+// corpus/series, model, task/lm and train.
+package regress
+
+import (
+	"context"
+	"fmt"
+	"math"
+
+	"rondo/corpus/series"
+	"rondo/model"
+	"rondo/task/lm"
+	"rondo/train"
+)
+
+// Config is a task's data. Row numbers count the rows of All in turn.
+type Config struct {
+	lm.Config
+	All     []*series.Series // the series of --corpus, and the one to evaluate on if it is another
+	Targets []int            // columns to predict
+	Scale   series.Scale     // of the training part
+}
+
+// Task is a network and its series. It implements train.Task.
+type Task struct {
+	*lm.Task
+	evaluation lm.Evaluation
+	targets    []float32 // [rows, C]: standardised
+	units      units
+}
+
+// units turn squared errors of standardised columns into the data's units.
+type units struct {
+	variances []float64 // of the target columns
+	mean      float64   // of the variances
+}
+
+// New makes a task. The caller keeps the model and closes it.
+func New(m *model.Model, cfg Config) (*Task, error) {
+	t := &Task{evaluation: cfg.Evaluation}
+	every, err := series.Select(cfg.All[0].Columns, "")
+	if err != nil {
+		return nil, err
+	}
+	var inputs []float32
+	for _, s := range cfg.All {
+		inputs = cfg.Scale.Standard(inputs, s, every)
+		t.targets = cfg.Scale.Standard(t.targets, s, cfg.Targets)
+	}
+	if err := m.SetSeries(inputs, t.targets); err != nil {
+		return nil, fmt.Errorf("the series of %d numbers: %w", len(inputs), err)
+	}
+	for _, column := range cfg.Targets {
+		v := cfg.Scale.Std[column] * cfg.Scale.Std[column]
+		t.units.variances = append(t.units.variances, v)
+		t.units.mean += v / float64(len(cfg.Targets))
+	}
+	t.Task, err = lm.New(m, cfg.Config)
+	return t, err
+}
+
+// fraction is the unit in which Score.Counts has squared errors, so that ranks add them exactly.
+const fraction = 1 << 20
+
+// mostCounted bounds a count, for errors that are not finite.
+const mostCounted = 1 << 40
+
+// Counters implements train.Task: the squared error in the data's units, divided by their mean
+// variance.
+func (t *Task) Counters() int { return 1 }
+
+// Metrics implements train.Task: mse, the mean squared error in the data's units.
+func (t *Task) Metrics(s train.Score) []train.Metric {
+	return []train.Metric{{Name: "mse",
+		Value: float64(s.Counts[0]) / fraction * t.units.mean / float64(s.Targets)}}
+}
+
+// Open implements train.Task.
+func (t *Task) Open(lanes int) (train.Seat, error) {
+	s, err := t.Task.Open(lanes)
+	if err != nil {
+		return nil, err
+	}
+	return &seat{s.(*lm.Seat), t}, nil
+}
+
+type seat struct {
+	*lm.Seat
+	task *Task
+}
+
+// Evaluate implements train.Seat.
+func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
+	t, rows, next := s.task, make([]int32, s.T*s.B), make([]int32, s.T*s.B)
+	predicted := make([]float32, len(rows)*len(t.units.variances))
+	s.ZeroEvaluationState()
+	for segment := range t.evaluation.Segments() {
+		err := t.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, rows, next)
+		if err != nil {
+			return err
+		}
+		if err := s.Predict(rows, predicted); err != nil {
+			return err
+		}
+		add(t.score(predicted, next))
+	}
+	return nil
+}
+
+// score compares predictions, [N, C], with the rows that were to be predicted; -1 does not count.
+func (t *Task) score(predicted []float32, next []int32) train.Score {
+	var s train.Score
+	var counted float64
+	C := len(t.units.variances)
+	for i, row := range next {
+		if row < 0 {
+			continue
+		}
+		s.Targets++
+		for c, variance := range t.units.variances {
+			e := float64(predicted[i*C+c]) - float64(t.targets[int(row)*C+c])
+			s.Loss += e * e / float64(C)
+			counted += e * e / float64(C) * variance / t.units.mean
+		}
+	}
+	s.Counts = []int64{int64(math.Round(min(fraction*counted, mostCounted)))}
+	return s
+}
