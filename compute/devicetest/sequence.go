@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -218,7 +219,7 @@ func testPoolOrder(r *rig) {
 	d.PoolBackward(compute.MeanPool, nil, nil, nil, nil, 4, lengths)
 }
 
-// sequenceShapes are CopyRows and Pools that do not fit.
+// sequenceShapes are CopyRows, Pools and attentions that do not fit.
 func (r *rig) sequenceShapes(x func(n int) []float32) map[string]func() {
 	d := r.dev
 	copied := func(dst, src compute.Columns, n, width int, ids ...int32) func() {
@@ -230,7 +231,7 @@ func (r *rig) sequenceShapes(x func(n int) []float32) map[string]func() {
 			d.Pool(by, make([]float32, y), make([]float32, x), steps, lengths)
 		}
 	}
-	return map[string]func(){
+	all := map[string]func(){
 		"CopyRows' dst rows": copied(four, compute.Columns{X: x(12), Stride: 4}, 3, 4),
 		"CopyRows' src rows": copied(compute.Columns{X: x(12), Stride: 4}, four, 3, 4),
 		"CopyRows' columns":  copied(four, compute.Columns{X: x(8), Stride: 4, At: 2}, 2, 3),
@@ -254,4 +255,6 @@ func (r *rig) sequenceShapes(x func(n int) []float32) map[string]func() {
 			d.PoolBackward(compute.MaxPool, x(4), x(2), x(4), x(1), 2, []int32{1})
 		},
 	}
+	maps.Copy(all, r.attentionShapes())
+	return all
 }
