@@ -7,7 +7,8 @@
 # fra-eng.zip is the book's English-French data set. PAIRS is how many of its first pairs are read.
 # 600, the default: the book's; the network is evaluated on these and on four sentences of the book.
 # 10000: every twentieth pair is held out to evaluate on, without and with attention. SEEDS are the
-# seeds (1 2 3), THREADS those of each program (2), RONDO is the program to run.
+# seeds (1 2 3), LR is the learning rate (0.005), THREADS are those of each program (2), RONDO is
+# the program to run.
 set -eu
 zip=$1
 pairs=${PAIRS:-600} threads=${THREADS:-2} python=${PYTHON:-python3}
@@ -19,7 +20,7 @@ trap 'rm -rf "$folder"' EXIT
 unzip -p "$zip" '*fra.txt' | head -n "$pairs" >"$folder/all.tsv"
 cd "$folder"
 
-same="--min-frequency 2 --batch 64 --clip 1 --lr 0.005"
+same="--min-frequency 2 --batch 64 --clip 1 --lr ${LR:-0.005}"
 if [ "$pairs" = 600 ]; then
 	same="$same --hidden 32 --layers 2 --embed 32 --dropout 0.1 --epochs 300 --max-length 10"
 	mv all.tsv train.tsv
