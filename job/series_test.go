@@ -58,14 +58,17 @@ func TestSeriesData(t *testing.T) {
 func TestSeriesErrors(t *testing.T) {
 	source := inFile(t, "few.csv", fewRows)
 	for want, spec := range map[string]*rondov1.JobSpec{
-		`no column "c"`:           seriesSpec(t, source, "--target", "c"),
-		"line 2":                  seriesSpec(t, inFile(t, "bad.csv", "a\nx\n")),
-		"lower --batch or --bptt": seriesSpec(t, source, "--bptt", "9", "--validation-fraction", "0"),
-		"needs 2":                 seriesSpec(t, source, "--validation-fraction", "0.13"),
-		"--eval-corpus":           seriesSpec(t, source, "--eval-corpus", inFile(t, "c.csv", "c,b\n1,2\n")),
+		`no column "c"`: seriesSpec(t, source, "--target", "c"),
+		"line 2":        seriesSpec(t, inFile(t, "bad.csv", "a\nx\n")),
+		"lower --batch or --bptt": seriesSpec(t, source, "--bptt", "9",
+			"--validation-fraction", "0"),
+		"needs 2": seriesSpec(t, source, "--validation-fraction", "0.13"),
+		"--eval-corpus": seriesSpec(t, source, "--eval-corpus", inFile(t, "c.csv",
+			"c,b\n1,2\n")),
 	} {
 		_, err := OpenData(t.Context(), spec)
-		if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, new(*app.UsageError)) {
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!errors.As(err, new(*app.UsageError)) {
 			t.Errorf("%s: %v", want, err)
 		}
 	}

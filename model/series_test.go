@@ -62,7 +62,8 @@ func TestSeriesTrace(t *testing.T) {
 		readTrace(t, file, &want)
 		for _, recompute := range []int{0, 3} {
 			checkSeries(t, want.model(t, newDevice(t), recompute), &want)
-			checkSeries(t, want.model(t, devicetest.NewProtected(t, newDevice(t), 1<<16), recompute), &want)
+			protected := devicetest.NewProtected(t, newDevice(t), 1<<16)
+			checkSeries(t, want.model(t, protected, recompute), &want)
 			checkSeries(t, want.model(t, devicetest.NewRecorder(newDevice(t)), recompute), &want)
 		}
 		checkForecasts(t, want.model(t, newDevice(t), 0), &want)
@@ -83,7 +84,7 @@ func checkSeries(t *testing.T, m *Model, want *seriesTrace) {
 			}
 			compareTensors(t, "gradient", m, m.Gradients(), want.Gradients[segment])
 			if e := predictionError(t, s, in, want); e/loss-1 > 1e-4 || e/loss-1 < -1e-4 {
-				t.Errorf("segment %d: predictions have the error %v, PyTorch's %v", segment, e, loss)
+				t.Errorf("segment %d: predictions err by %v, PyTorch's by %v", segment, e, loss)
 			}
 		}
 	}

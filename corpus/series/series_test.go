@@ -60,7 +60,8 @@ func TestOpen(t *testing.T) {
 		columns []string
 		values  []float64
 	}{
-		"names":   {"a.csv", []byte("x, \"y,z\"\n1,2\n-3e1, .5\n"), []string{"x", "y,z"}, []float64{1, 2, -30, 0.5}},
+		"names": {"a.csv", []byte("x, \"y,z\"\n1,2\n-3e1, .5\n"), []string{"x", "y,z"},
+			[]float64{1, 2, -30, 0.5}},
 		"numbers": {"a.csv", []byte("1\n2\n\n"), []string{"1"}, []float64{1, 2}},
 		"windows": {"A.CSV", []byte("x\r\n1\r\n2\r\n"), []string{"x"}, []float64{1, 2}},
 		"float32": {"a.npy", numPy("<f4", "(2,)", []float32{1.5, 2}), []string{"1"},
@@ -94,8 +95,10 @@ func TestOpenErrors(t *testing.T) {
 		"no name":    {"a.csv", "x,\n1,2\n", `line 1: column 2 is named ""`},
 		"format":     {"a.txt", "1\n", "does not end in .csv, .npy, or .zip"},
 		"not NumPy":  {"a.npy", "1\n2\n3\n4\n5\n6\n", "it is not a NumPy file"},
-		"integers":   {"a.npy", string(numPy("<i8", "(1,)", []int64{1})), "save float32 or float64"},
-		"cut":        {"a.npy", string(numPy("<f8", "(2,)", []float64{1})), "row 1 of 2: the file ends"},
+		"integers": {"a.npy", string(numPy("<i8", "(1,)", []int64{1})),
+			"save float32 or float64"},
+		"cut": {"a.npy", string(numPy("<f8", "(2,)", []float64{1})),
+			"row 1 of 2: the file ends"},
 		"NumPy NaN": {"a.npy", string(numPy("<f8", "(2,)", []float64{1, math.NaN()})),
 			`row 1: column "1" is NaN`},
 		"huge":     {"a.npy", string(numPy("<f4", "(9999999999, 2)", []float32{})), "more than"},
