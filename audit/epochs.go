@@ -18,7 +18,10 @@ type epochs struct {
 	whole    bool  // the logs have the epoch's first segment
 	seen     []uint64
 	count    int64 // examples seen
-	complete int64 // epochs in which each example was read
+	empty    int64 // lanes that read none; an epoch has at most mostEmpty
+	// mostEmpty is S*G-n, for S segments of G lanes.
+	mostEmpty int64
+	complete  int64 // epochs in which each example was read
 }
 
 // newEpochs checks the batches of a ring line.
@@ -28,7 +31,8 @@ func newEpochs(b corpus.SamplerConfig) (*epochs, error) {
 		return nil, fmt.Errorf("%d examples in %d lanes are not possible", b.Tokens, b.Lanes)
 	}
 	lanes := int64(b.Lanes)
-	return &epochs{examples: b.Tokens, segments: (b.Tokens + lanes - 1) / lanes,
+	segments := (b.Tokens + lanes - 1) / lanes
+	return &epochs{examples: b.Tokens, segments: segments, mostEmpty: segments*lanes - b.Tokens,
 		seen: make([]uint64, (b.Tokens+63)/64), epoch: -1}, nil
 }
 
@@ -39,12 +43,19 @@ func (e *epochs) valid(example int64) bool { return example >= -1 && example < e
 // order. find reports what is wrong.
 func (e *epochs) read(segment int64, examples []int64, find func(format string, a ...any)) {
 	if at := segment / e.segments; at != e.epoch {
-		e.epoch, e.count = at, 0
+		e.epoch, e.count, e.empty = at, 0, 0
 		e.whole = segment%e.segments == 0
 		clear(e.seen)
 	}
 	for _, example := range examples {
-		if example < 0 || !e.valid(example) {
+		if !e.valid(example) {
+			continue
+		}
+		if example < 0 {
+			if e.empty++; e.empty == e.mostEmpty+1 {
+				find("epoch %d: more than %d lanes read no example, the last in segment %d",
+					e.epoch+1, e.mostEmpty, segment%e.segments+1)
+			}
 			continue
 		}
 		word, bit := &e.seen[example/64], uint64(1)<<(example%64)

@@ -69,6 +69,9 @@ func TestEachExampleOnceAnEpoch(t *testing.T) {
 			}
 			return -1
 		}, 1, "epoch 2: 1 of 10 examples were not read"},
+		"left out of a part": {1, 0, func(s int64, lane int) int64 {
+			return min(inOrder(s, lane), int64(-1))
+		}, 0, "epoch 1: more than 2 lanes read no example, the last in segment 1"},
 		"no such example": {3, 0, func(s int64, lane int) int64 {
 			if at := inOrder(s, lane); at != 9 {
 				return at

@@ -72,12 +72,15 @@ func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetr
 			}
 		}
 	})
+	if err != nil {
+		return e, err
+	}
 	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
 	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
 	for _, m := range counter.Metrics(counts) {
 		e.Metrics = append(e.Metrics, telemetry.Metric(m))
 	}
-	return e, err
+	return e, nil
 }
 
 // Label predicts the labels of the lines of standard input, with a network of classify or tag.

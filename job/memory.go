@@ -93,7 +93,8 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 type sizes struct {
 	spec       *rondov1.JobSpec
 	config     model.Config
-	labeller   *model.LabellerConfig // of a task with labels; nil: config is the model
+	labeller   *model.LabellerConfig   // of a task with labels
+	translator *model.TranslatorConfig // of translate; neither: config is the model
 	precision  compute.Precision
 	parameters int64
 	states     int64 // of all lanes
@@ -124,7 +125,14 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 	}
 	layout := model.Layout(s.config)
 	s.states = 4 * spec.Batch * int64(s.config.StateSize())
-	if spec.Task != task.LM && spec.Task != task.Regress {
+	switch spec.Task {
+	case task.Translate: // the target's vocabulary is taken to be as large as the source's
+		translator, err := TranslatorConfig(spec, vocabulary, vocabulary)
+		if err != nil {
+			return s, err
+		}
+		s.translator, s.states, layout = &translator, 0, translator.Layout()
+	case task.Classify, task.Tag:
 		labeller, err := LabellerConfig(spec, vocabulary, labelsAssumed)
 		if err != nil {
 			return s, err
@@ -150,11 +158,17 @@ func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	} else { // the own part; with two copies also another's, and its gradients of the last step
 		kept += n * tensor(s.parameters/int64(workers)) * (s.slots + n - 1)
 	}
-	if s.labeller != nil { // evaluations use the same passes
-		return kept, s.labeller.PassSize(on, int(spec.MaxLength), int(together)), compute.Size{}
+	most, B := int(spec.MaxLength), int(together)
+	switch {
+	case s.labeller != nil: // evaluations use the same passes
+		return kept, s.labeller.PassSize(on, most, B), compute.Size{}
+	case s.translator != nil: // with an end, and in evaluations a decoder
+		work = s.translator.PassSize(on, most+1, most+1, B)
+		evaluation = s.translator.DecoderSize(on, most+1, B)
+		return kept, work.And(evaluation), evaluation
 	}
-	work = s.config.SegmentSize(on, T, int(together))
-	evaluation = s.config.EvaluatorSize(on, T, int(together))
+	work = s.config.SegmentSize(on, T, B)
+	evaluation = s.config.EvaluatorSize(on, T, B)
 	if spec.SampleTokens > 0 {
 		work = work.And(s.config.GeneratorSize(on))
 	}

@@ -12,6 +12,7 @@ import (
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
 	"rondo/corpus"
+	"rondo/corpus/examples"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 	"rondo/model"
@@ -148,6 +149,10 @@ func LoadTrained(
 	if !slices.Contains(tasks, spec.Task) {
 		return nil, app.Usagef("checkpoint %s is of --task %s, and one of --task %s is needed: "+
 			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
+	}
+	if n := spec.MaxLength; spec.Task != task.LM && (n < 1 || n > examples.MaxLength) {
+		return nil, fmt.Errorf("manifest.json in %s: --max-length %d is not in [1, %d]", c.Path, n,
+			examples.MaxLength)
 	}
 	if err := use.apply(spec); err != nil {
 		return nil, err

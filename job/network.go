@@ -36,7 +36,7 @@ func NetworkOf(spec *rondov1.JobSpec, vocabulary, outputs int) (Network, error) 
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), TableByColumn: c.Embed == 0, Tokens: c.Vocab}, nil
+	return Network{Tensors: c.Layout(), Tokens: c.Vocab}, nil
 }
 
 // languageNetwork is the network of a language model.

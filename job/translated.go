@@ -133,10 +133,13 @@ func (t *Trained) EvaluateTranslations(
 	}
 	defer s.Close()
 	score, metrics, err := translate.Measure(ctx, t.Translator, set, s)
+	if err != nil {
+		return e, err
+	}
 	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
 	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
 	for _, m := range metrics {
 		e.Metrics = append(e.Metrics, telemetry.Metric(m))
 	}
-	return e, err
+	return e, nil
 }

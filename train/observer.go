@@ -29,7 +29,8 @@ type StepReport struct {
 	EpochLoss    float64 // mean over the epoch's steps that were not skipped; NaN if all were
 	LearningRate float64
 	// GradientNorm is the L2 norm before clipping. If each rank clips its own gradient
-	// (ScopeWorker), it is the mean of the ranks' norms, weighted by their lanes.
+	// (ScopeWorker), or each group's (ScopeGroup), it is the mean of their norms, weighted by their
+	// targets; in a round by their lanes.
 	GradientNorm    float64
 	TokensPerSecond float64 // of all ranks, over this rank's step time; 0 if that time is 0
 	// Skipped: the loss or the gradient was not finite on some rank. No rank updated its

@@ -69,10 +69,25 @@ func (c *core) whole() Lanes { return Lanes{Count: c.cfg.Lanes} }
 // targets is the number of targets that these lanes have in a step, from 0. It is K*G*T for all
 // lanes of a language model.
 func (c *core) targets(index int64, lanes Lanes) (n int64) {
+	for _, known := range c.counted {
+		if known.lanes == lanes && known.index == index && known.n > 0 {
+			return known.n
+		}
+	}
+	defer func() {
+		c.counted[0], c.counted[1] = c.counted[1], counted{index, lanes, n}
+	}()
 	for part := range int64(c.cfg.Accumulate) {
 		n += c.task.Targets(c.position(index)+part, lanes)
 	}
 	return n
+}
+
+// counted is a number of targets that core.targets keeps: each of a step's passes asks for it.
+type counted struct {
+	index int64
+	lanes Lanes
+	n     int64
 }
 
 // share is the part of a step's targets that these lanes have.

@@ -33,6 +33,7 @@ type core struct {
 	records  bool // the device is a compute.Recorder
 
 	segmentsPerEpoch int64
+	counted          [2]counted // the last two: usually the whole batch and this rank
 
 	state
 	slots    Slots

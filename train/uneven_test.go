@@ -3,6 +3,8 @@ package train
 import (
 	"fmt"
 	"math"
+	"rondo/compute"
+	"rondo/compute/devicetest"
 	"testing"
 )
 
@@ -104,5 +106,20 @@ func TestUnevenCanonical(t *testing.T) {
 				t.Errorf("%s, %d ranks: %s\nwant %s", scope, j.ranks, got, want)
 			}
 		}
+	}
+}
+
+// A device that records clips a rank's only group as part of the pass, with the group's weight.
+func TestGroupsOnARecorder(t *testing.T) {
+	for _, ranks := range []int{1, 2} {
+		j := newJob(ranks)
+		j.config.Clip = Clip{Limit: 0.1, By: ByNorm, Scope: ScopeGroup}
+		j.config.LaneGroups, j.config.Save = 2, true
+		want := j.mustRun(t)
+		j.config.HostMemory, j.model.GradientTail = false, 0
+		j.device = func(_ int, dev compute.Device) compute.Device {
+			return devicetest.NewRecorder(dev)
+		}
+		sameJob(t, j.mustRun(t), want)
 	}
 }

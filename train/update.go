@@ -99,9 +99,10 @@ func (c clipParts) averaged(lanes Lanes) Lanes {
 	return c.own
 }
 
-// weight is the share of the step's targets. A group's is set when it is clipped.
+// weight is this rank's share of the step's targets. Where a rank has several groups, endGroup sets
+// each one's.
 func (c clipParts) weight(index int64) float64 {
-	if c.whole || c.groups {
+	if c.whole {
 		return 1
 	}
 	return c.u.share(index, c.own)

@@ -29,7 +29,8 @@ func auditCommand() *cobra.Command {
 		Long: "Audit reads the logs that a job's workers wrote into its --audit-dir. It proves\n" +
 			"that every lane read its segment of the text exactly once at every step, despite\n" +
 			"any failures. With --corpus, and the job's other text flags, it also compares the\n" +
-			"tokens with the text.",
+			"tokens with the text. Where lanes read examples, it proves by their numbers that\n" +
+			"no epoch read one twice or left one out; then there is no --corpus.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the job's --audit-dir", len(args))

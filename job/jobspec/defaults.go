@@ -58,7 +58,7 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 		if !given["normalize"] {
 			spec.Normalize = "punctuation"
 		}
-		if spec.Embed == 0 {
+		if !given["embed"] {
 			spec.Embed = spec.Hidden
 		}
 	}

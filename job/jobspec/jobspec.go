@@ -62,8 +62,8 @@ func tasksOf(field protoreflect.Name) []string {
 	switch field {
 	case "bptt", "sampling", "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "tie_weights", "sample_every", "sample_prefix", "sample_tokens",
-		"sample_temperature":
+	case "max_tokens", "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
+		"sample_tokens", "sample_temperature":
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}

@@ -59,7 +59,8 @@ func (r Reader) Read(
 		if err != nil && !errors.Is(err, io.EOF) {
 			return cmp.Or(flush(), err)
 		}
-		if text := strings.TrimRight(string(raw), "\r\n"); text != "" {
+		if text := strings.TrimPrefix(strings.TrimRight(string(raw), "\r\n"),
+			"\ufeff"); text != "" {
 			ids, wrong := r.tokens(text)
 			if wrong != nil {
 				return cmp.Or(flush(), error(&Error{number, wrong}))

@@ -76,8 +76,11 @@ func (t *Task) Counters() int { return 1 }
 
 // Metrics implements train.Task: mse, the mean squared error in the data's units.
 func (t *Task) Metrics(s train.Score) []train.Metric {
-	return []train.Metric{{Name: "mse",
-		Value: float64(s.Counts[0]) / fraction * t.units.mean / float64(s.Targets)}}
+	mse := float64(s.Counts[0]) / fraction * t.units.mean / float64(s.Targets)
+	if math.IsNaN(s.Loss) {
+		mse = math.NaN()
+	}
+	return []train.Metric{{Name: "mse", Value: mse}}
 }
 
 // Open implements train.Task.
@@ -128,6 +131,11 @@ func (t *Task) score(predicted []float32, next []int32) train.Score {
 			counted += e * e / float64(C) * variance / t.units.mean
 		}
 	}
-	s.Counts = []int64{int64(math.Round(min(fraction*counted, mostCounted)))}
+	s.Counts = []int64{0}
+	if counted *= fraction; counted < mostCounted {
+		s.Counts[0] = int64(math.Round(counted))
+	} else { // it diverges
+		s.Loss = math.NaN()
+	}
 	return s
 }
