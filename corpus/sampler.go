@@ -13,7 +13,7 @@ const (
 	Sequential Sampling = "sequential"
 	// Random cuts the text into windows of T tokens and deals them out in random order.
 	Random Sampling = "random"
-	// Examples: each lane reads a whole example: see corpus/examples. No --sampling names it.
+	// Examples of corpus/examples: each lane reads a whole one. No --sampling names it.
 	Examples Sampling = "examples"
 )
 

@@ -3,9 +3,10 @@ package train
 import (
 	"fmt"
 	"math"
+	"testing"
+
 	"rondo/compute"
 	"rondo/compute/devicetest"
-	"testing"
 )
 
 // uneven gives the lanes of a segment 0 to 7 targets, the first six lanes few and the others many.
