@@ -146,16 +146,21 @@ func (r result) events(t *testing.T, name string) []event {
 	return all
 }
 
-// losses is the loss curve of a job that has ended well.
+// losses is the loss curve of a job that has ended well. A step may be reported twice: by a rank 0
+// that then dies, and by the next one.
 func (r result) losses(t *testing.T) []float64 {
 	t.Helper()
 	if r.code != 0 {
 		t.Fatalf("exit code %d\n%s\n%s", r.code, r.stdout, r.stderr)
 	}
 	var curve []float64
+	var last any
 	for _, e := range r.events(t, "step") {
 		loss, _ := e["loss"].(float64)
-		curve = append(curve, loss)
+		if e["step"] != last {
+			curve = append(curve, loss)
+		}
+		last = e["step"]
 	}
 	return curve
 }
