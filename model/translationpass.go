@@ -14,8 +14,8 @@ type Pairs struct {
 	Source        []int32 // [Ts, B]: token ids
 	SourceLengths []int32 // [B], at most Ts; 0: an empty source
 	TargetSteps   int     // Td, at most the pass's
-	// Inputs are the decoder's: at each step the target before it, of which the first is a token
-	// that begins every target. Those after a lane's last target have no effect.
+	// Inputs are what the decoder reads: a begin token at the first step, and then the target of
+	// the step before. Inputs after a lane's last target have no effect.
 	Inputs  []int32 // [Td, B]
 	Targets []int32 // [Td, B]; -1 does not count
 	// Step, Lanes and Scale are those of Examples.

@@ -98,10 +98,10 @@ type Eval struct {
 	BitsPerToken     float64 `json:"bits_per_token"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
 	Tokens           int64   `json:"tokens"` // targets
-	// Confusion counts the targets of each label, by row, that each label was predicted for, by
-	// column; nil: the task has no such table.
+	// Confusion[i][j] is the number of targets with label i that were predicted as label j. Nil:
+	// the task has no labels, or too many.
 	Confusion [][]int64 `json:"confusion,omitempty"`
-	Labels    []string  `json:"labels,omitempty"` // of its rows and columns
+	Labels    []string  `json:"labels,omitempty"` // names of its rows and columns
 
 	Metrics []Metric `json:"-"`
 }

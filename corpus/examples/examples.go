@@ -215,8 +215,8 @@ func (s *Set) Len() int64 { return s.count }
 // Length returns the number of tokens of example i's text, at least 1.
 func (s *Set) Length(i int64) int { return int(s.of.lengths[2*s.row(i)]) }
 
-// Targets returns the number of what example i is to give: 1 label, a label for each token, or the
-// tokens of the target text.
+// Targets returns the number of example i's targets: 1 for a label, one per token for tags, and the
+// target text's tokens for pairs.
 func (s *Set) Targets(i int64) int { return int(s.of.lengths[2*s.row(i)+1]) }
 
 // Longest returns the largest Length of all examples.

@@ -5,6 +5,7 @@ package example
 
 import (
 	"context"
+	"fmt"
 
 	"rondo/corpus/examples"
 	"rondo/train"
@@ -26,8 +27,21 @@ type Ledger interface {
 // Base is the part of a train.Task that follows from its data.
 type Base struct {
 	Training   Data
-	Evaluation *Data // nil: no evaluation
-	EvalID     int64 // see train.Task.EvalData
+	Evaluation *Data  // nil: no evaluation
+	EvalID     int64  // see train.Task.EvalData
+	Ledger     Ledger // nil: none
+}
+
+// Note tells the ledger what a span reads.
+func (b *Base) Note(at train.Span, inputs []int32) error {
+	if b.Ledger == nil {
+		return nil
+	}
+	err := b.Ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
+	if err != nil {
+		return fmt.Errorf("noting what was read: %w", err)
+	}
+	return nil
 }
 
 // Unrecorded implements train.Task: batches of different lengths are not recorded.

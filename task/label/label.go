@@ -34,7 +34,6 @@ type Counter interface {
 type Task struct {
 	*model.Labeller
 	example.Base
-	ledger  example.Ledger
 	counter Counter
 	steps   int // of the longest example
 }
@@ -42,7 +41,7 @@ type Task struct {
 // New makes a task. The caller keeps the labeller and closes it.
 func New(l *model.Labeller, c Config) *Task {
 	t := &Task{Labeller: l, Base: example.Base{Training: c.Training, Evaluation: c.Evaluation,
-		EvalID: c.EvalData}, ledger: c.Ledger, counter: c.Counter, steps: c.Training.Set.Longest()}
+		EvalID: c.EvalData, Ledger: c.Ledger}, counter: c.Counter, steps: c.Training.Set.Longest()}
 	if c.Evaluation != nil {
 		t.steps = max(t.steps, c.Evaluation.Set.Longest())
 	}

@@ -2,7 +2,6 @@ package label
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"rondo/model"
@@ -32,14 +31,7 @@ func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
 	if s.batch, err = s.reader.Next(ctx); err != nil {
 		return nil, err
 	}
-	inputs := s.batch.in.Inputs
-	if ledger, at := s.task.ledger, s.batch.span; ledger != nil {
-		err := ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
-		if err != nil {
-			return nil, fmt.Errorf("noting what was read: %w", err)
-		}
-	}
-	return nil, nil
+	return nil, s.task.Note(s.batch.span, s.batch.in.Inputs)
 }
 
 // Backward implements train.Seat.

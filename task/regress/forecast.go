@@ -7,12 +7,13 @@ import (
 	"rondo/model"
 )
 
-// Forecast predicts every row of a series 1 to ahead steps before it, from all rows up to there. It
-// calls each with the number of every row from 1 on and its predictions in the data's units,
-// [ahead, C]: number j is of j+1 steps ahead, and means nothing unless j < row. The first row after
-// the series' end is predicted too and, if the network predicts all columns, so are the ahead-1
-// rows after that, of which only number ahead-1 always has a meaning. The predictions are valid
-// until each returns.
+// Forecast predicts each row of a series from the rows up to 1, 2, ... and ahead steps before it.
+// It calls each with every row's number, from 1, and its predictions in the data's units:
+// [ahead, C].
+// Prediction j is j+1 steps ahead. It is undefined if j >= row, because no row is that early. The
+// row after the series' end is predicted too. If the network predicts all columns, so are the
+// ahead-1 rows after that one, but of these only prediction ahead-1 is always defined. The
+// predictions are valid until each returns.
 func Forecast(
 	ctx context.Context, m *model.Model, s *series.Series, scale series.Scale, targets []int,
 	ahead int, each func(row int, predicted []float64) error,

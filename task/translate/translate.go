@@ -34,8 +34,7 @@ type Config struct {
 type Task struct {
 	*model.Translator
 	example.Base
-	ledger example.Ledger
-	marks  marks
+	marks marks
 	// source and target are the tokens of the longest source and target, with their ends.
 	source, target int
 }
@@ -65,7 +64,7 @@ func New(m *model.Translator, c Config) (*Task, error) {
 		return nil, err
 	}
 	t := &Task{Translator: m, Base: example.Base{Training: c.Training, Evaluation: c.Evaluation,
-		EvalID: c.EvalData}, ledger: c.Ledger, marks: marks,
+		EvalID: c.EvalData, Ledger: c.Ledger}, marks: marks,
 		source: set.Longest() + 1, target: set.LongestTarget() + 1}
 	if c.Evaluation != nil {
 		t.source = max(t.source, c.Evaluation.Set.Longest()+1)
