@@ -78,16 +78,16 @@ func (g *guess) column(labels []int32, lane, length int) []int32 {
 	return column
 }
 
-// score scores these lanes' examples of all segments. It calls each with an example's predicted and
+// score scores what these lanes read in an epoch. It calls each with an example's predicted and
 // right labels, and add with the score of a segment, without counts.
 func score(
-	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig,
+	ctx context.Context, d Data, pass *model.LabelPass, c model.LabellerConfig,
 	lanes train.Lanes, each func(predicted, right []int32), add func(train.Score),
 ) error {
-	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
-	reader := read(ctx, d, spans, lanes.Count, c.Pool)
+	spans := train.Spans(d.SegmentsPerEpoch(), lanes)
+	reader := read(ctx, d, spans, lanes.Count)
 	defer reader.Close()
-	g := newGuess(c, d.Set.Longest(), lanes.Count)
+	g := newGuess(c, d.Longest(), lanes.Count)
 	for at := range spans {
 		b, err := reader.Next(ctx)
 		if err != nil {
@@ -103,8 +103,7 @@ func score(
 					g.column(b.in.Targets, lane, int(length)))
 			}
 		}
-		add(train.Score{Loss: loss,
-			Targets: d.Batches.Targets(at.Segment, lanes.First, lanes.Count)})
+		add(train.Score{Loss: loss, Targets: d.Targets(at.Segment, lanes)})
 	}
 	return nil
 }
@@ -115,21 +114,30 @@ func Score(
 	ctx context.Context, l *model.Labeller, set *examples.Set,
 	each func(predicted, right []int32),
 ) (all train.Score, err error) {
-	lanes := train.Lanes{Count: int(min(set.Len(), MaxTogether))}
-	batches, err := examples.NewEvaluation(set, lanes.Count)
+	lanes := int(min(set.Len(), MaxTogether))
+	batches, err := examples.NewEvaluation(set, lanes)
 	if err != nil {
 		return all, err
 	}
-	pass, err := l.NewPass(set.Longest(), lanes.Count)
+	return ScoreData(ctx, l, &Examples{example.Data{Set: set, Batches: batches}, l.Config().Pool},
+		lanes, each)
+}
+
+// ScoreData likewise scores an epoch of data that are dealt to so many lanes.
+func ScoreData(
+	ctx context.Context, l *model.Labeller, d Data, lanes int,
+	each func(predicted, right []int32),
+) (all train.Score, err error) {
+	pass, err := l.NewPass(d.Longest(), lanes)
 	if err != nil {
 		return all, err
 	}
 	defer pass.Close()
-	d := &example.Data{Set: set, Batches: batches}
-	err = score(ctx, d, pass, l.Config(), lanes, each, func(part train.Score) {
-		all.Loss += part.Loss
-		all.Targets += part.Targets
-	})
+	err = score(ctx, d, pass, l.Config(), train.Lanes{Count: lanes}, each,
+		func(part train.Score) {
+			all.Loss += part.Loss
+			all.Targets += part.Targets
+		})
 	return all, err
 }
 
@@ -146,26 +154,28 @@ type Predictor struct {
 	most   int // tokens of a text
 }
 
-// NewPredictor makes a predictor for texts of at most so many tokens. Close frees it.
-func NewPredictor(l *model.Labeller, most int) (*Predictor, error) {
-	pass, err := l.NewPass(most, MaxTogether)
+// NewPredictor makes a predictor for up to so many texts together, of at most so many tokens. Close
+// frees it.
+func NewPredictor(l *model.Labeller, most, together int) (*Predictor, error) {
+	pass, err := l.NewPass(most, together)
 	return &Predictor{pass, l.Config(), most}, err
 }
 
-// Predict predicts the labels of at most MaxTogether texts, each of at least one token.
+// Predict predicts the labels of texts, each of at least one token.
 func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
-	in := model.Examples{Lengths: make([]int32, MaxTogether)}
+	B := p.pass.B
+	in := model.Examples{Lengths: make([]int32, B)}
 	for lane, tokens := range texts {
 		in.Lengths[lane] = int32(len(tokens))
 		in.Steps = max(in.Steps, len(tokens))
 	}
-	in.Inputs = make([]int32, in.Steps*MaxTogether)
+	in.Inputs = make([]int32, in.Steps*B)
 	for lane, tokens := range texts {
 		for i, id := range tokens {
-			in.Inputs[i*MaxTogether+lane] = id
+			in.Inputs[i*B+lane] = id
 		}
 	}
-	g := newGuess(p.config, in.Steps, MaxTogether)
+	g := newGuess(p.config, in.Steps, B)
 	if _, err := g.labels(p.pass, in); err != nil {
 		return nil, err
 	}
@@ -180,5 +190,5 @@ func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
 // Close frees the predictor.
 func (p *Predictor) Close() { p.pass.Close() }
 
-// MaxTogether bounds the texts that are predicted at once.
+// MaxTogether is how many texts are predicted or scored at once.
 const MaxTogether = 16

@@ -22,7 +22,7 @@ type service struct {
 func newService(t *testing.T, pool model.Pool) service {
 	t.Helper()
 	set := openSet(t, pool)
-	p, err := NewPredictor(newLabeller(t, set, pool), 9)
+	p, err := NewPredictor(newLabeller(t, set, pool), 9, MaxTogether)
 	if err != nil {
 		t.Fatal(err)
 	}

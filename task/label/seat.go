@@ -22,7 +22,7 @@ type seat struct {
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = read(ctx, &s.task.Training, spans, s.B, s.task.Config().Pool)
+	s.reader = read(ctx, s.task.training, spans, s.B)
 	return s.reader.Close
 }
 
@@ -50,7 +50,7 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 	counter := s.task.counter
 	counts := make([]int64, counter.Counters())
 	count := func(predicted, right []int32) { counter.Count(counts, predicted, right) }
-	return score(ctx, s.task.Evaluation, s.LabelPass, s.task.Config(), lanes, count,
+	return score(ctx, s.task.evaluation, s.LabelPass, s.task.Config(), lanes, count,
 		func(part train.Score) {
 			part.Counts = counts
 			add(part)
