@@ -24,8 +24,13 @@ func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	return labelled{d}, err
 }
 
-// labellerNetwork is the network of a task of labels.
+// labellerNetwork is the network of a task of labels whose data are examples.
 func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	return networkOfLabels(spec, data, int(spec.MaxLength))
+}
+
+// networkOfLabels is the network of a task of labels, for up to so many steps.
+func networkOfLabels(spec *rondov1.JobSpec, data Extent, steps int) (Network, error) {
 	c, err := labellerConfig(spec, data)
 	if err != nil {
 		return Network{}, err
@@ -33,7 +38,7 @@ func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	return Network{Tensors: c.Layout(), Tokens: c.Vocab,
 		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			return c.PassSize(on, int(spec.MaxLength), lanes), evaluation
+			return c.PassSize(on, steps, lanes), evaluation
 		}}, nil
 }
 
@@ -52,9 +57,12 @@ func (d labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Task
 	if err != nil {
 		return nil, err
 	}
-	return &Task{close: l.Close, Task: label.New(l, label.Config{Training: d.training,
-		Evaluation: d.evaluation, EvalData: d.EvalData(), Ledger: ledger,
-		Counter: e.counter(d.Outputs())})}, nil
+	reads := label.Config{Training: &label.Examples{Data: d.training, Pool: c.Pool},
+		EvalData: d.EvalData(), Ledger: ledger, Counter: e.counter(d.Outputs())}
+	if d.evaluation != nil {
+		reads.Evaluation = &label.Examples{Data: *d.evaluation, Pool: c.Pool}
+	}
+	return &Task{close: l.Close, Task: label.New(l, reads)}, nil
 }
 
 // mostConfused bounds the labels of a table of confusion.
@@ -104,7 +112,8 @@ func evaluateLabels(
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
-	p, err := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
+	p, err := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength),
+		label.MaxTogether)
 	if err != nil {
 		return err
 	}

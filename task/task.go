@@ -8,15 +8,17 @@ const (
 	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
 	Classify = "classify" // task/classify: a label for a text
 	Tag      = "tag"      // task/tag: a label for each token
+	// Fill fills blanks in a text: task/fill.
+	Fill = "fill"
 	// Translate turns a text into another: task/translate.
 	Translate = "translate"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
 )
 
-// Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes read
-// whole examples.
-func Segments(name string) bool { return name == LM || name == Regress }
+// Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
+// read whole examples.
+func Segments(name string) bool { return name == LM || name == Fill || name == Regress }
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
@@ -24,6 +26,7 @@ func Names() []string {
 		LM,
 		Classify,
 		Tag,
+		Fill,
 		Translate,
 		Regress,
 	}

@@ -90,6 +90,9 @@ func printMetrics(out io.Writer, e telemetry.Eval) error {
 	for _, m := range e.Metrics {
 		fmt.Fprintf(w, format, m.Name, m.Value)
 	}
+	if e.Metrics[0].Name != "mse" {
+		fmt.Fprintf(w, "perplexity\t%.4f\n", e.Perplexity)
+	}
 	fmt.Fprintf(w, "loss\t%.4f%s\ntargets\t%d\n", e.Loss, unit, e.Tokens)
 	if len(e.Confusion) > 0 {
 		fmt.Fprintf(w, "\nright \\ predicted\t%s\n", strings.Join(e.Labels, "\t"))

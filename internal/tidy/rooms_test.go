@@ -62,8 +62,8 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
-			"job/jobspec model proto/rondo/v1 sum task task/classify task/example task/label " +
-			"task/lines task/lm task/regress task/tag task/translate telemetry train",
+			"job/jobspec model proto/rondo/v1 sum task task/classify task/example task/fill " +
+			"task/label task/lines task/lm task/regress task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local " +
 				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -133,6 +133,8 @@ func otherRooms() []room {
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
 			"task/lines train", tests: "compute compute/cpu",
 			never: network + " " + storage},
+		{path: "task/fill", imports: "corpus model task/label train",
+			tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},

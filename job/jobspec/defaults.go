@@ -54,6 +54,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if !task.Segments(spec.Task) && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
+	if spec.Task == task.Fill && !given["bidirectional"] {
+		spec.Bidirectional = true
+	}
 	if spec.Task == task.Translate {
 		if !given["normalize"] {
 			spec.Normalize = "punctuation"

@@ -60,16 +60,22 @@ func Validate(spec *rondov1.JobSpec) error {
 // tasksOf returns the tasks that read a field; nil: all.
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
-	case "bptt", "sampling", "recompute":
+	case "bptt", "sampling":
+		return []string{task.LM, task.Fill, task.Regress}
+	case "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
-		"sample_tokens", "sample_temperature":
+	case "max_tokens":
+		return []string{task.LM, task.Fill}
+	case "blanks":
+		return []string{task.Fill}
+	case "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
+		"sample_tokens", "sample_temperature", "i_know":
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input":
-		return []string{task.LM, task.Classify, task.Tag, task.Translate}
-	case "bidirectional", "max_length", "max_examples":
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "bidirectional":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
+	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
 	case "decoder_context", "attention":
 		return []string{task.Translate}
@@ -95,6 +101,11 @@ func validateTask(spec *rondov1.JobSpec) error {
 }
 
 func validateModel(spec *rondov1.JobSpec) error {
+	if spec.Task == task.LM && spec.Bidirectional {
+		if err := validateBothWays(spec); err != nil {
+			return err
+		}
+	}
 	if spec.TieWeights && spec.Embed == 0 {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
@@ -106,6 +117,20 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
+	}
+	return nil
+}
+
+// validateBothWays checks a language model that reads in both directions.
+func validateBothWays(spec *rondov1.JobSpec) error {
+	if !spec.IKnow {
+		return usagef("--task lm --bidirectional: a network that reads in both directions sees " +
+			"the next token, which it is asked to predict; give --task fill, which hides some " +
+			"tokens, or --i-know to train it all the same")
+	}
+	if spec.TieWeights || spec.Recompute > 0 || spec.SparseRows == "always" {
+		return usagef("--task lm --bidirectional goes without --tie-weights, --recompute and " +
+			"--sparse-rows always: leave them out")
 	}
 	return nil
 }
@@ -244,6 +269,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 	switch spec.Task {
 	case task.LM:
+		lasts.Bidirectional = spec.Bidirectional
+	case task.Fill:
+		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target = spec.Target
 	default:

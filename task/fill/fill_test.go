@@ -116,7 +116,8 @@ func TestBlanks(t *testing.T) {
 					masks[mask] = true
 					want := text.cfg.Tokens.(corpus.IDs)[offset:][:length]
 					if int(in.Lengths[lane]) != length || !slices.Equal(inputs[:length], want) {
-						t.Errorf("segment %d, lane %d: read %v, want %v", segment, lane, inputs, want)
+						t.Errorf("segment %d, lane %d: read %v, want %v", segment, lane, inputs,
+							want)
 					}
 					if text == evaluation {
 						read = append(read, inputs[:length]...)

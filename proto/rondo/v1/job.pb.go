@@ -146,6 +146,8 @@ type JobSpec struct {
 	DecoderContext string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
 	Attention      string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
 	Target         string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	Blanks         float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
+	IKnow          bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
 	TieWeights     bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
 	Init           string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
 	ForgetBias     float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
@@ -419,6 +421,20 @@ func (x *JobSpec) GetTarget() string {
 		return x.Target
 	}
 	return ""
+}
+
+func (x *JobSpec) GetBlanks() float64 {
+	if x != nil {
+		return x.Blanks
+	}
+	return 0
+}
+
+func (x *JobSpec) GetIKnow() bool {
+	if x != nil {
+		return x.IKnow
+	}
+	return false
 }
 
 func (x *JobSpec) GetTieWeights() bool {
@@ -976,7 +992,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xc2n\n" +
+	"\x04_max\"\xd9p\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1025,7 +1041,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\tattention\x18\x8e\x01 \x01(\tB\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
 	"\x80\x01how a decoder attends to all of its source: luong: general scores, after its layers; bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\bbahdanauR\tattention\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
-	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12^\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\xa3\x01\n" +
+	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
+	"jshare of a segment's tokens that fill hides from the network, which is to predict them; at least one token\x12\x040.15!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x06blanks\x12o\n" +
+	"\x06i_know\x18\xd3\x01 \x01(\bBW\xaa\xbb\x18S\n" +
+	"Qtrain what is refused because it learns nothing of use: --task lm --bidirectionalR\x05iKnow\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +
