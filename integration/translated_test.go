@@ -14,7 +14,7 @@ import (
 func translation(t *testing.T) exampleTask {
 	t.Helper()
 	return exampleTask{"translate", write(t, "numbers.tsv", numbers(115)), []string{"bleu"}, 90,
-		[]string{"--attention", "luong", "--lr", "0.05"}}
+		[]string{"--attention", "luong", "--lr", "0.05"}, nil}
 }
 
 // digits are words and their translations.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 
 	"rondo/corpus"
 	"rondo/model"
@@ -107,12 +108,13 @@ func (t *Text) Tokens(segment int64, lanes train.Lanes) int64 {
 	return t.sum(segment, lanes, func(tokens int) int { return tokens })
 }
 
-// Fill implements label.Data.
-func (t *Text) Fill(_ context.Context, at train.Span, in *model.Examples) error {
+// Fill implements label.Data. read are the tokens of the text.
+func (t *Text) Fill(
+	_ context.Context, at train.Span, in *model.Examples,
+) (read []int32, err error) {
 	_, steps := t.at(at.Segment, 0) // the longest of all lanes
 	label.Begin(in, steps, steps)
-	lanes := at.Lanes.Count
-	for b := range lanes {
+	for b := range in.Lengths {
 		lane := at.Lanes.First + b
 		offset, n := t.at(at.Segment, lane)
 		if n == 0 {
@@ -120,26 +122,38 @@ func (t *Text) Fill(_ context.Context, at train.Span, in *model.Examples) error 
 		}
 		in.Lengths[b] = int32(n)
 		if err := t.cfg.Tokens.ReadTokens(t.window[:n+1], offset); err != nil {
-			return fmt.Errorf("segment %d, lane %d: %w", at.Segment, lane, err)
+			return nil, fmt.Errorf("segment %d, lane %d: %w", at.Segment, lane, err)
 		}
-		for i, id := range t.window[:n] {
-			in.Inputs[i*lanes+b] = id
-		}
-		blanks := t.cfg.Blanks
-		if blanks.Token == 0 {
-			for i, id := range t.window[1 : n+1] {
-				in.Targets[i*lanes+b] = id
+		for i := range n {
+			place := i*len(in.Lengths) + b
+			in.Inputs[place] = t.window[i]
+			if t.cfg.Blanks.Token == 0 {
+				in.Targets[place] = t.window[i+1]
 			}
+		}
+	}
+	read = slices.Clone(in.Inputs)
+	t.hide(at, in)
+	return read, nil
+}
+
+// hide makes the blanks of a span.
+func (t *Text) hide(at train.Span, in *model.Examples) {
+	blanks := t.cfg.Blanks
+	if blanks.Token == 0 {
+		return
+	}
+	for b, n := range in.Lengths {
+		if n == 0 {
 			continue
 		}
-		order := corpus.NewPermutation(uint64(n),
-			corpus.Hash3(blanks.Seed, uint64(t.number(at.Segment, lane)), purpose))
-		for i := range blanks.count(n) {
-			place := int(order.At(uint64(i)))*lanes + b
+		key := uint64(t.number(at.Segment, at.Lanes.First+b))
+		order := corpus.NewPermutation(uint64(n), corpus.Hash3(blanks.Seed, key, purpose))
+		for i := range blanks.count(int(n)) {
+			place := int(order.At(uint64(i)))*len(in.Lengths) + b
 			in.Targets[place], in.Inputs[place] = in.Inputs[place], blanks.Token
 		}
 	}
-	return nil
 }
 
 // Counter counts the targets and how many of them are predicted. It implements label.Counter.

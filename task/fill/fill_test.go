@@ -76,8 +76,17 @@ func filled(t *testing.T, text *Text, segment int64, lanes train.Lanes) model.Ex
 	in := model.Examples{Inputs: make([]int32, testT*lanes.Count),
 		Targets: make([]int32, testT*lanes.Count), Lengths: make([]int32, lanes.Count)}
 	at := train.Span{Segment: segment, Lanes: lanes}
-	if err := text.Fill(t.Context(), at, &in); err != nil {
+	read, err := text.Fill(t.Context(), at, &in)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for i, id := range in.Inputs {
+		if text.cfg.Blanks.Token != 0 && id == text.cfg.Blanks.Token {
+			id = in.Targets[i]
+		}
+		if read[i] != id {
+			t.Errorf("the ledger hears of %v", read)
+		}
 	}
 	return in
 }
@@ -284,7 +293,7 @@ func (broken) ReadTokens([]int32, int64) error { return errors.New("torn") }
 // A segment that cannot be read is an error that names it.
 func TestReadFails(t *testing.T) {
 	text := NewText(TextConfig{Tokens: broken{tokens(20)}, BPTT: testT, Lanes: 1})
-	err := text.Fill(context.Background(), train.Span{Segment: 1, Lanes: train.Lanes{Count: 1}},
+	_, err := text.Fill(context.Background(), train.Span{Segment: 1, Lanes: train.Lanes{Count: 1}},
 		&model.Examples{Inputs: make([]int32, testT), Targets: make([]int32, testT),
 			Lengths: make([]int32, 1)})
 	if err == nil || !strings.Contains(err.Error(), "segment 1, lane 0: torn") {

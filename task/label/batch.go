@@ -16,6 +16,7 @@ import (
 type batch struct {
 	span            train.Span
 	in              model.Examples
+	read            []int32 // for the ledger
 	inputs, targets []int32 // memory of in, for the longest segment
 }
 
@@ -34,7 +35,11 @@ func read(
 				return err
 			}
 			b.span, b.in.Inputs, b.in.Targets = at, b.inputs, b.targets
-			return d.Fill(ctx, at, &b.in)
+			read, err := d.Fill(ctx, at, &b.in)
+			if b.read = read; read == nil {
+				b.read = b.in.Inputs
+			}
+			return err
 		})
 }
 
@@ -72,7 +77,9 @@ func (e *Examples) Tokens(segment int64, lanes train.Lanes) int64 {
 }
 
 // Fill implements Data. It pads to the longest example of all lanes.
-func (e *Examples) Fill(_ context.Context, at train.Span, in *model.Examples) error {
+func (e *Examples) Fill(
+	_ context.Context, at train.Span, in *model.Examples,
+) (read []int32, err error) {
 	steps, lanes := e.Batches.Steps(at.Segment), at.Lanes.Count
 	rows := steps
 	if e.Pool != model.PoolNone {
@@ -89,7 +96,7 @@ func (e *Examples) Fill(_ context.Context, at train.Span, in *model.Examples) er
 		in.Lengths[lane] = int32(length)
 		tokens, labels := memory[:length], memory[steps:][:e.Set.Targets(number)]
 		if err := e.Set.Read(number, tokens, labels); err != nil {
-			return fmt.Errorf("example %d: %w", number, err)
+			return nil, fmt.Errorf("example %d: %w", number, err)
 		}
 		for i, id := range tokens {
 			in.Inputs[i*lanes+lane] = id
@@ -98,5 +105,5 @@ func (e *Examples) Fill(_ context.Context, at train.Span, in *model.Examples) er
 			in.Targets[i*lanes+lane] = label
 		}
 	}
-	return nil
+	return nil, nil
 }

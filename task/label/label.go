@@ -31,9 +31,9 @@ type Data interface {
 	// Longest is the largest number of steps of a segment.
 	Longest() int
 	// Fill reads a span: Steps, Inputs, Lengths and Targets, whose memory suffices for the longest
-	// segment. What is padded must not depend on how lanes are dealt. One goroutine at a time calls
-	// it.
-	Fill(ctx context.Context, at train.Span, in *model.Examples) error
+	// segment. What is padded must not depend on how lanes are dealt. read is what the ledger
+	// records, unless it is nil: then that is Inputs. One goroutine at a time calls Fill.
+	Fill(ctx context.Context, at train.Span, in *model.Examples) (read []int32, err error)
 }
 
 // Counter counts what a task's metrics are made of.

@@ -31,7 +31,7 @@ func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
 	if s.batch, err = s.reader.Next(ctx); err != nil {
 		return nil, err
 	}
-	return nil, s.task.Note(s.batch.span, s.batch.in.Inputs)
+	return nil, s.task.Note(s.batch.span, s.batch.read)
 }
 
 // Backward implements train.Seat.
