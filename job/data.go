@@ -15,6 +15,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -46,9 +47,7 @@ type Data interface {
 }
 
 // Ledger records what lanes read: see audit.Log.
-type Ledger interface {
-	Intend(step int64, segment, first, count int, inputs []int32) error
-}
+type Ledger = ahead.Ledger
 
 // Task is a job's task on a device.
 type Task struct {
