@@ -103,11 +103,11 @@ func Assume(spec *rondov1.JobSpec, tokens int) Extent {
 	return Extent{Tokens: tokens, Outputs: outputs}
 }
 
-// Measure reads a job's training data and returns their extent.
+// Measure reads a job's --corpus and returns its extent.
 func Measure(ctx context.Context, spec *rondov1.JobSpec) (Extent, error) {
-	training := proto.CloneOf(spec)
-	training.EvalCorpus = ""
-	d, err := openTask(ctx, training)
+	all := proto.CloneOf(spec) // --corpus, however the job divides it
+	all.EvalCorpus, all.ValidationFraction, all.Batch, all.Bptt = "", 0, 1, 1
+	d, err := openTask(ctx, all)
 	if err != nil {
 		return Extent{}, err
 	}
