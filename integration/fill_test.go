@@ -59,8 +59,8 @@ func TestFillUse(t *testing.T) {
 		!hasAll(stdout, []string{"accuracy ", "perplexity ", "targets "}) {
 		t.Errorf("exit code %d: %s", code, stdout)
 	}
-	code, stdout, stderr = feed(t, "do re mi _ so la ti high\n\nhigh ti la so  _ mi\nfa so\n", "fill",
-		"--checkpoint", newest)
+	code, stdout, stderr = feed(t, "do re mi _ so la ti high\n\nhigh ti la so  _ mi\nfa so\n",
+		"fill", "--checkpoint", newest)
 	if code != 0 || stdout != "do re mi fa so la ti high\nhigh ti la so  fa mi\nfa so\n" {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
@@ -85,10 +85,10 @@ func TestFillUse(t *testing.T) {
 func TestBothWays(t *testing.T) {
 	t.Parallel()
 	k, dir := filling(t), t.TempDir()
-	flags := []string{"--corpus", write(t, "noise.txt", randomLetters(4000)), "--normalize", "letters",
-		"--bidirectional", "--hidden", "24", "--layers", "1", "--dropout", "0", "--batch", "16",
-		"--bptt", "16", "--steps", "300", "--lr", "0.02", "--validation-fraction", "0.2", "--eval-every",
-		"300", "--checkpoint-dir", dir}
+	flags := []string{"--corpus", write(t, "noise.txt", randomLetters(4000)), "--normalize",
+		"letters", "--bidirectional", "--hidden", "24", "--layers", "1", "--dropout", "0",
+		"--batch", "16", "--bptt", "16", "--steps", "300", "--lr", "0.02",
+		"--validation-fraction", "0.2", "--eval-every", "300", "--checkpoint-dir", dir}
 	code, _, stderr := run(t, append([]string{"train"}, flags...)...)
 	oneLine(t, code, 2, stderr, "--bidirectional", "next token", "--task fill", "--i-know")
 	code, _, stderr = run(t, append([]string{"train", "--i-know", "--recompute", "2"}, flags...)...)

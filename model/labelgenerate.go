@@ -36,13 +36,13 @@ func (g *LabelGenerator) Generate(ctx context.Context, prefix []int32, n int, s 
 	if err := s.check(prefix, n); err != nil {
 		return nil, err
 	}
-	V, most := len(g.chooser.order), g.pass.sizes[0]
+	V := len(g.chooser.order)
 	rng, text := rand.New(rand.NewPCG(s.Seed, sampleStream)), slices.Clone(prefix)
 	for range n {
 		if err := ctx.Err(); err != nil {
 			return text[len(prefix):], err
 		}
-		read := text[max(0, len(text)-most):]
+		read := text[max(0, len(text)-len(g.logits)/V):]
 		logits := g.logits[:len(read)*V]
 		_, err := g.pass.Predict(Examples{Steps: len(read), Inputs: read,
 			Lengths: []int32{int32(len(read))}}, logits)

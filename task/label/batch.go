@@ -14,32 +14,26 @@ import (
 
 // batch is what a span reads.
 type batch struct {
-	span            train.Span
 	in              model.Examples
-	read            []int32 // for the ledger
 	inputs, targets []int32 // memory of in, for the longest segment
 }
 
 // read reads spans of so many lanes ahead.
 func read(
-	ctx context.Context, d Data, spans iter.Seq[train.Span], lanes int,
+	ctx context.Context, d Data, spans iter.Seq[train.Span], ledger ahead.Ledger, lanes int,
 ) *ahead.Reader[batch] {
 	n := d.Longest() * lanes
 	newBatch := func() *batch {
 		return &batch{in: model.Examples{Lengths: make([]int32, lanes)},
 			inputs: make([]int32, n), targets: make([]int32, n)}
 	}
-	return ahead.Read(ctx, spans, newBatch,
-		func(ctx context.Context, at train.Span, b *batch) error {
+	return ahead.Read(ctx, spans, ledger, newBatch,
+		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
 			if err := ctx.Err(); err != nil {
-				return err
+				return nil, err
 			}
-			b.span, b.in.Inputs, b.in.Targets = at, b.inputs, b.targets
-			read, err := d.Fill(ctx, at, &b.in)
-			if b.read = read; read == nil {
-				b.read = b.in.Inputs
-			}
-			return err
+			b.in.Inputs, b.in.Targets = b.inputs, b.targets
+			return d.Fill(ctx, at, &b.in)
 		})
 }
 
@@ -105,5 +99,5 @@ func (e *Examples) Fill(
 			in.Targets[i*lanes+lane] = label
 		}
 	}
-	return nil, nil
+	return in.Inputs, nil
 }

@@ -9,6 +9,7 @@ import (
 	"context"
 
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -18,7 +19,7 @@ type Config struct {
 	Training   Data
 	Evaluation Data  // nil: no evaluation
 	EvalData   int64 // see train.Task
-	Ledger     example.Ledger
+	Ledger     ahead.Ledger
 	Counter    Counter
 }
 
@@ -32,7 +33,7 @@ type Data interface {
 	Longest() int
 	// Fill reads a span: Steps, Inputs, Lengths and Targets, whose memory suffices for the longest
 	// segment. What is padded must not depend on how lanes are dealt. read is what the ledger
-	// records, unless it is nil: then that is Inputs. One goroutine at a time calls Fill.
+	// records. One goroutine at a time calls Fill.
 	Fill(ctx context.Context, at train.Span, in *model.Examples) (read []int32, err error)
 }
 
@@ -97,5 +98,5 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &seat{LabelPass: pass, task: t, numbers: make([]int, lanes)}, nil
+	return &seat{LabelPass: pass, task: t}, nil
 }
