@@ -270,6 +270,11 @@ func useTranslator(c TranslatorConfig, dev compute.Device, source, target, B int
 		return nil, err
 	}
 	defer tr.Close()
+	if c.Vectors > 0 {
+		if err := tr.SetVectors(make([]float32, c.SourceVocab*c.Vectors)); err != nil {
+			return nil, err
+		}
+	}
 	p, err := tr.NewPass(source, target, B)
 	if err != nil {
 		return nil, err
@@ -315,15 +320,19 @@ func TestTranslationSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		c.Hidden, c.Embed, c.SourceVocab, c.TargetVocab = 16, 32, 50, 48
+		c.Vectors *= 16
 		dev := newDevice(t).(*cpu.Device)
 		if _, err := useTranslator(c, dev, source, target, B); err != nil {
 			t.Fatal(err)
 		}
 		parameters := on.TensorSize(Span(c.Layout()))
 		want := parameters.And(parameters).And(c.PassSize(on, source, target, B)).
-			And(c.DecoderSize(on, source, B)).Total()
-		if _, got := dev.Bytes(); got != want {
-			t.Errorf("sizes add up to %d bytes, the device held %d", want, got)
+			And(c.DecoderSize(on, source, B))
+		if c.Vectors > 0 {
+			want = want.And(on.TensorSize(c.SourceVocab * c.Vectors))
+		}
+		if _, got := dev.Bytes(); got != want.Total() {
+			t.Errorf("sizes add up to %d bytes, the device held %d", want.Total(), got)
 		}
 	})
 }
@@ -331,9 +340,10 @@ func TestTranslationSize(t *testing.T) {
 // TestTranslatorLacksMemory lets the device run out of memory at each object in turn: there is an
 // error of one line, and no memory leaks.
 func TestTranslatorLacksMemory(t *testing.T) {
-	for _, kind := range []string{"luong", "bahdanau"} {
+	for _, kind := range []string{"concat/luong/bidirectional", "concat/bahdanau/bidirectional",
+		"vectors/input"} {
 		t.Run(kind, func(t *testing.T) {
-			lackMemory(t, translators()["gru/concat/"+kind+"/bidirectional"])
+			lackMemory(t, translators()["gru/"+kind])
 		})
 	}
 }
