@@ -95,7 +95,6 @@ func otherRooms() []room {
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
 			never: network + " " + graphs},
-		{path: "corpus/seriesplot", imports: "internal/drawing", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
