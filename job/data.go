@@ -15,6 +15,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -46,9 +47,7 @@ type Data interface {
 }
 
 // Ledger records what lanes read: see audit.Log.
-type Ledger interface {
-	Intend(step int64, segment, first, count int, inputs []int32) error
-}
+type Ledger = ahead.Ledger
 
 // Task is a job's task on a device.
 type Task struct {
@@ -104,11 +103,11 @@ func Assume(spec *rondov1.JobSpec, tokens int) Extent {
 	return Extent{Tokens: tokens, Outputs: outputs}
 }
 
-// Measure reads a job's training data and returns their extent.
+// Measure reads a job's --corpus and returns its extent.
 func Measure(ctx context.Context, spec *rondov1.JobSpec) (Extent, error) {
-	training := proto.CloneOf(spec)
-	training.EvalCorpus = ""
-	d, err := openTask(ctx, training)
+	all := proto.CloneOf(spec) // --corpus, however the job divides it
+	all.EvalCorpus, all.ValidationFraction, all.Batch, all.Bptt = "", 0, 1, 1
+	d, err := openTask(ctx, all)
 	if err != nil {
 		return Extent{}, err
 	}

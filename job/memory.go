@@ -42,8 +42,8 @@ const (
 	manyThreads = 16
 )
 
-// Memory estimates the memory of each of a job's workers, which share the lanes. Tokens are read from
-// disk and do not count. If workers are lost, the others have more lanes: then Memory of the
+// Memory estimates the memory of each of a job's workers, which share the lanes. Tokens are read
+// from disk and do not count. If workers are lost, the others have more lanes: then Memory of the
 // remaining number holds.
 func Memory(spec *rondov1.JobSpec, data Extent, workers int) (Estimate, error) {
 	if workers < 1 || int64(workers) > spec.Batch {

@@ -254,7 +254,8 @@ func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, e
 func (f *Forecaster) Forecast(
 	ctx context.Context, ahead int, each func(row int, predicted []float64) error,
 ) error {
-	return regress.Forecast(ctx, f.trained.weights.(*model.Model), f.Series, f.scale, f.Targets, ahead, each)
+	return regress.Forecast(ctx, f.trained.weights.(*model.Model), f.Series, f.scale, f.Targets,
+		ahead, each)
 }
 
 // evaluateSeries measures a network of the task regress on a series, 1, 4, 16 and 64 steps ahead.
