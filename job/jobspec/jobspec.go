@@ -67,7 +67,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input":
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
