@@ -53,6 +53,8 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		ForgetBias:   spec.ForgetBias,
 		Seed:         spec.Seed,
 		Recompute:    int(spec.Recompute),
+
+		LabelSmoothing: spec.LabelSmoothing,
 	}
 	return c, app.Usage(c.Validate())
 }

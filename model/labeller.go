@@ -23,6 +23,8 @@ type LabellerConfig struct {
 	Dropout      float64 // of every layer's output, the last one's too
 	DropoutInput float64
 
+	LabelSmoothing float64
+
 	Labels int // C
 	Pool   Pool
 
@@ -35,8 +37,9 @@ type LabellerConfig struct {
 // network is the configuration of the Model with the same embedding and cells.
 func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
-		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
+		GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.

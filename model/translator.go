@@ -68,6 +68,8 @@ type TranslatorConfig struct {
 	// and an encoder: see SetVectors. 0: none.
 	Vectors int
 
+	LabelSmoothing float64
+
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
 	// from the sum of both directions' final states.
 	Bidirectional bool
@@ -81,8 +83,9 @@ type TranslatorConfig struct {
 // network is the configuration of the Model with the decoder's embedding and cells.
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
-		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
+		GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.
@@ -141,9 +144,10 @@ func (c TranslatorConfig) decoder() stackConfig {
 //
 //	output.weight              [V, H]
 //	output.bias                [V]
-//	attention.output.weight    [H, W+H]  with AttentionLuong; W is the encoder's width
+//	attention.output.weight    [H, W+H]  with AttentionLuong or AttentionScaled; W is the
+//	                                     encoder's width
 //	attention.query.weight     [H, H]    with AttentionBahdanau
-//	attention.keys.weight      [H, W]    with either
+//	attention.keys.weight      [H, W]    with any attention
 //	attention.score.weight     [1, H]    with AttentionBahdanau
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
 //	                                     ContextConcat E+H, and W more with

@@ -22,11 +22,12 @@ type translatorTrace struct {
 	Context          string
 	Attention        string
 	Vectors          [][]float32 // of sources that are vectors
+	Smoothing        float64
 	Source           [][]int32
 	Lengths          []int32
 	Inputs, Targets  []int32
 	LogProbabilities []float64 `json:"log_probabilities"`
-	Loss             float64
+	Plain, Loss      float64
 	Weights          map[string]traceTensor
 	Gradients        map[string]traceTensor
 }
@@ -52,8 +53,7 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: Context(context),
-		Vectors:   columns,
-		Attention: attention}
+		Vectors: columns, Attention: attention, LabelSmoothing: w.Smoothing}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
@@ -78,16 +78,20 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			plain := want.Plain
+			if want.Smoothing == 0 {
+				plain = loss
+			}
 			if e := math.Abs(loss - want.Loss); e > traceTolerance*want.Loss ||
-				math.Abs(again-loss) > 1e-6*loss {
-				t.Errorf("loss %v, and %v without gradients; PyTorch has %v", loss, again,
-					want.Loss)
+				math.Abs(again-plain) > 1e-6*plain {
+				t.Errorf("loss %v, and %v without gradients; PyTorch has %v and %v", loss, again,
+					want.Loss, want.Plain)
 			}
 			compareTensors(t, "gradient", tr, tr.Gradients(), want.Gradients)
 		}
 		checkSteps(t, tr, want)
 	}
-	forTraces(t, "testdata/translator-*.json", 13, check)
+	forTraces(t, "testdata/translator-*.json", 16, check)
 	forTraces(t, "testdata/describer-*.json", 4, check)
 }
 
@@ -340,7 +344,7 @@ func TestTranslatorConfig(t *testing.T) {
 		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
 		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
 		"--embed 0: a decoder":        func(c *TranslatorConfig) { c.Embed = 0 },
-		"--attention: 3 is not":       func(c *TranslatorConfig) { c.Attention = 3 },
+		"--attention: 4 is not":       func(c *TranslatorConfig) { c.Attention = 4 },
 		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = ContextInput },
 		"--decoder-context: 3 is not": func(c *TranslatorConfig) { c.Vectors, c.Context = 2, 3 },
 		"--vectors: 65537 columns":    func(c *TranslatorConfig) { c.Vectors = 65537 },

@@ -73,7 +73,8 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "bidirectional":
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing",
+		"bidirectional":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}

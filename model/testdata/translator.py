@@ -6,9 +6,10 @@
 A case is an encoder, torch.nn.{RNN,GRU,LSTM} over a packed source, and a decoder that reads the
 target's tokens, each predicted from those before it.
 
-    cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention
+    cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention, smoothing
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
+    plain: the loss without label smoothing
 """
 import json
 import pathlib
@@ -21,7 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention
+# name: cell, layers, bidirectional, context, attention, and label smoothing
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -36,6 +37,9 @@ CASES = {
     "gru-bahdanau": ("gru", 2, True, "state", "bahdanau"),
     "gru-bahdanau-concat": ("gru", 1, False, "concat", "bahdanau"),
     "lstm-bahdanau": ("lstm", 2, True, "concat", "bahdanau"),
+    "gru-scaled": ("gru", 1, True, "state", "scaled"),
+    "lstm-scaled-smooth": ("lstm", 1, False, "concat", "scaled", 0.1),
+    "gru-smooth": ("gru", 1, False, "state", "none", 0.3),
 }
 
 
@@ -53,7 +57,7 @@ class Translator(nn.Module):
         self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
         wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
         self.decoder = Part(cell, V, wide, layers)
-        if attention == "luong":
+        if attention in ("luong", "scaled"):
             self.attention = nn.Module()
             self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
             self.attention.output = nn.Linear(H * self.sides + H, H, bias=False)
@@ -70,6 +74,8 @@ class Translator(nn.Module):
 
     def luong(self, encoded, y):
         scores = torch.einsum("tbh,sbh->bts", y, self.attention.keys(encoded))
+        if self.kind == "scaled":
+            scores = scores / H**0.5
         ended = torch.arange(S) >= torch.tensor(LENGTHS)[:, None]  # [B, S]
         weights = scores.masked_fill(ended[:, None, :], -torch.inf).softmax(2)
         context = torch.einsum("bts,sbw->tbw", weights, encoded)
@@ -103,7 +109,7 @@ class Translator(nn.Module):
         if self.kind == "bahdanau":
             return self.output(self.bahdanau(encoded, x, state))
         y, _ = self.decoder.rnn(x, state)
-        if self.kind == "luong":
+        if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
         return self.output(y)
 
@@ -117,9 +123,10 @@ def tensors(named):
 
 
 def trace(number, case):
-    cell, layers, bidirectional, context, attention = case
+    cell, layers, bidirectional, context, attention, *rest = case
+    smoothing = rest[0] if rest else 0.0
     torch.manual_seed(number)
-    model = Translator(*case).double()
+    model = Translator(*case[:5]).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.startswith("attention"):
@@ -130,9 +137,11 @@ def trace(number, case):
     inputs, targets = tokens[:-1], tokens[1:].clone()
     targets[torch.arange(T)[:, None] >= torch.tensor(TARGET_LENGTHS)] = -1
     logits = model(source, inputs).reshape(T * B, V)
-    loss = nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1,
-                                       reduction="sum")
+    plain, loss = (
+        nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1, reduction="sum",
+                                    label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
+    more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
@@ -142,7 +151,7 @@ def trace(number, case):
         "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
         "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
-    }
+    } | more
 
 
 def main():
