@@ -20,7 +20,7 @@ import (
 type labelled struct{ *exampleData }
 
 func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	d, err := openExampleData(ctx, spec)
+	d, err := openExampleData(ctx, spec, 0)
 	return labelled{d}, err
 }
 
@@ -76,7 +76,7 @@ func evaluateLabels(
 	if err != nil {
 		return e, err
 	}
-	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
+	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs, 0)
 	if err != nil {
 		return e, err
 	}

@@ -52,6 +52,8 @@ func tasks() map[string]entry {
 			evaluate: evaluateHidden},
 		task.Translate: {command: "translate", open: openTranslated, network: translatorNetwork,
 			evaluate: evaluateTranslations, examples: examples.Pairs},
+		task.Describe: {command: "describe", open: openDescribed, network: describerNetwork,
+			evaluate: evaluateDescriptions, examples: examples.Described},
 		task.Regress: {command: "predict", open: openSeries, network: seriesNetwork,
 			evaluate: evaluateSeries},
 	}

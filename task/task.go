@@ -12,6 +12,8 @@ const (
 	Fill = "fill"
 	// Translate turns a text into another: task/translate.
 	Translate = "translate"
+	// Describe turns a vector into a text: task/describe.
+	Describe = "describe"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
 )
@@ -28,6 +30,7 @@ func Names() []string {
 		Tag,
 		Fill,
 		Translate,
+		Describe,
 		Regress,
 	}
 }

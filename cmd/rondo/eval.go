@@ -49,6 +49,8 @@ func evalCommand() *cobra.Command {
 	flags.StringVar(&source, "corpus", "", "data to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	how, use := addSearchFlags(c), addUseFlags(flags)
+	flags.StringVar(&how.Vectors, "vectors", "",
+		"vectors that the rows of --corpus name, for --task describe; default: the training's")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {

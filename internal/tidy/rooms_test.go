@@ -63,7 +63,7 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/example task/fill task/label task/lines task/lm task/regress task/tag " +
+			"task/describe task/example task/fill task/label task/lines task/lm task/regress task/tag " +
 			"task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
@@ -135,6 +135,8 @@ func otherRooms() []room {
 			never: network + " " + storage},
 		{path: "task/fill", imports: "corpus model task/label train",
 			tests: "compute compute/cpu", never: network + " " + storage},
+		{path: "task/describe", imports: "model task/translate",
+			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},

@@ -73,11 +73,15 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing",
-		"bidirectional":
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
+			task.Describe}
+	case "bidirectional":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
-		return []string{task.Classify, task.Tag, task.Translate}
+		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
+	case "vectors", "vector_as":
+		return []string{task.Describe}
 	case "decoder_context", "attention":
 		return []string{task.Translate}
 	case "pool":
@@ -97,6 +101,9 @@ func validateTask(spec *rondov1.JobSpec) error {
 		}
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
+	}
+	if spec.Task == task.Describe && spec.Vectors == "" {
+		return usagef("--task describe needs --vectors, a file with a vector in each row")
 	}
 	return nil
 }
@@ -280,6 +287,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
+		lasts.VectorAs = spec.VectorAs
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

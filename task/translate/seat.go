@@ -34,7 +34,7 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
 	t := s.task
 	searcher, err := newSearcher(t.Translator, t.marks, SearchConfig{Sentences: lanes.Count,
-		Beam: 1, Source: t.source - 1, Target: t.target - 1})
+		Beam: 1, Source: t.source - t.marks.steps(0), Target: t.target - 1})
 	if err != nil {
 		return err
 	}
