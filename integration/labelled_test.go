@@ -38,7 +38,7 @@ func labelledTasks(t *testing.T) []exampleTask {
 // exampleTasks are all tasks whose lanes carry no state.
 func exampleTasks(t *testing.T) []exampleTask {
 	t.Helper()
-	return append(labelledTasks(t), filling(t), translation(t))
+	return append(labelledTasks(t), filling(t), translation(t), describing(t))
 }
 
 // filler are words without a label of their own.
