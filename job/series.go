@@ -271,8 +271,7 @@ func evaluateSeries(
 	if err != nil {
 		return e, err
 	}
-	e = telemetry.Eval{Step: t.Step, Tokens: errs.Rows, Loss: errs.Loss,
-		Perplexity: telemetry.Perplexity(errs.Loss), BitsPerToken: errs.Loss / math.Ln2}
+	e = telemetry.Eval{Step: t.Step, Tokens: errs.Rows, Loss: errs.Loss}
 	for i, k := range errs.Steps {
 		name := "mse"
 		if k > 1 {
