@@ -49,7 +49,7 @@ func TestSeriesData(t *testing.T) {
 		n.Tensors[2].Shape[1] != 2 {
 		t.Errorf("%+v, %v", n, err)
 	}
-	if _, err := Memory(seriesSpec(t, source), Extent{3, 1, 8}, 1); err != nil {
+	if _, err := Memory(seriesSpec(t, source), Extent{Tokens: 3, Outputs: 1, Rows: 8}, 1); err != nil {
 		t.Error(err)
 	}
 }
