@@ -150,8 +150,8 @@ func (d *Series) Extent() Extent {
 	return e
 }
 
-// numberBytes is the host memory of a number of a series: 8, and what was collected as garbage while
-// the file was read.
+// numberBytes is the host memory of a number of a series: 8, and what was garbage while the file
+// was read.
 const numberBytes = 8 + 24
 
 // seriesNetwork is the network of the task regress.

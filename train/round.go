@@ -14,7 +14,7 @@ import (
 type round struct {
 	*batch
 	start [][]float32 // the tensors at the round's start, device memory
-	share float64     // this rank's weight in a mean over the ranks: its part of the round's targets
+	share float64     // this rank's weight in a mean over the ranks: see weigh
 }
 
 func (*round) name() string { return "round up to step" }
@@ -102,7 +102,7 @@ func (r *round) stepsAlone(
 	return sum, nil
 }
 
-// weigh computes the share of the steps [from, end).
+// weigh computes this rank's part of the targets of the steps [from, end).
 func (r *round) weigh(from, end int64) {
 	var own, all int64
 	for index := from; index < end; index++ {
