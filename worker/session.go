@@ -214,6 +214,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		if err != nil || result.Regroup {
 			return false, err
 		}
+		s.reportUnfired(ctx)
 		return true, s.current.Load().Report(ctx, s.done(result))
 	}
 }
