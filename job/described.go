@@ -115,8 +115,9 @@ func (d described) Fingerprint() string {
 
 // Extent implements Data.
 func (d described) Extent() Extent {
-	return Extent{Tokens: d.vocabulary.Len(), Outputs: len(d.Outputs()),
-		Rows: int64(d.vectors.Rows())}
+	e := d.exampleData.Extent()
+	e.Tokens, e.Rows = d.vocabulary.Len(), max(e.Rows, int64(d.vectors.Rows()))
+	return e
 }
 
 // describerNetwork is the network of the task describe.
@@ -125,9 +126,9 @@ func describerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	n := networkOfPairs(c, 1, int(spec.MaxLength)+1)
-	values := data.Rows * int64(c.Vectors)
-	n.Tokens, n.data = data.Tokens, 12*values // float64, and float32 for the device
+	n := networkOfPairs(c, data, 1, data.mostTokens(spec)+1)
+	n.Tokens = data.Tokens
+	n.data += 12 * data.Rows * int64(c.Vectors) // float64, and float32 for the device
 	return n, nil
 }
 

@@ -106,10 +106,7 @@ func (t *Trained) Fill(
 	if mark == "" {
 		return app.Usagef("--mark is empty: give the text that stands for a blank")
 	}
-	p, err := label.NewPredictor(t.weights.(*model.Labeller), fill.MaxTokens, 1)
-	if err != nil {
-		return err
-	}
+	p := label.NewPredictor(t.weights.(*model.Labeller), fill.MaxTokens)
 	defer p.Close()
 	f := fill.Filler{Predictor: p, Vocabulary: t.Vocabulary, Tokenizer: Tokenizer(t.Spec),
 		Mark: mark}

@@ -26,7 +26,7 @@ func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 
 // labellerNetwork is the network of a task of labels whose data are examples.
 func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
-	return networkOfLabels(spec, data, int(spec.MaxLength))
+	return networkOfLabels(spec, data, data.mostTokens(spec))
 }
 
 // networkOfLabels is the network of a task of labels, for up to so many steps.
@@ -35,7 +35,7 @@ func networkOfLabels(spec *rondov1.JobSpec, data Extent, steps int) (Network, er
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.Vocab,
+	return Network{Tensors: c.Layout(), Tokens: c.Vocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
 			return c.PassSize(on, steps, lanes), evaluation
@@ -112,11 +112,7 @@ func evaluateLabels(
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
-	p, err := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength),
-		label.MaxTogether)
-	if err != nil {
-		return err
-	}
+	p := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
 	defer p.Close()
 	return t.input(p.Lines(ctx, in, t.encode, t.Outputs, each))
 }

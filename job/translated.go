@@ -29,15 +29,15 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	most := int(spec.MaxLength) + 1 // with an end
-	n := networkOfPairs(c, most, most)
+	most := data.mostTokens(spec) + 1 // with an end
+	n := networkOfPairs(c, data, most, most)
 	n.Tokens = c.SourceVocab
 	return n, nil
 }
 
 // networkOfPairs is a translator for pairs of up to so many steps.
-func networkOfPairs(c model.TranslatorConfig, source, target int) Network {
-	return Network{Tensors: c.Layout(),
+func networkOfPairs(c model.TranslatorConfig, data Extent, source, target int) Network {
+	return Network{Tensors: c.Layout(), data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
 			evaluation = c.DecoderSize(on, source, lanes)
@@ -93,8 +93,8 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 // translatorOf is a translator with the parts of a model.
 func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 	return model.TranslatorConfig{Cell: c.Cell, TargetVocab: data.Outputs, Embed: c.Embed,
-		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, LabelSmoothing: c.LabelSmoothing,
-		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 }
 
 // searcher makes a searcher for as many sources together as it says.
@@ -103,13 +103,13 @@ func (t *Trained) searcher(how Search) (s *translate.Searcher, together int, err
 	if err != nil {
 		return nil, 0, err
 	}
-	m, most := t.weights.(*model.Translator), int(t.Spec.MaxLength)
+	m, most, source := t.weights.(*model.Translator), int(t.Spec.MaxLength), t.Vocabulary
 	c := translate.SearchConfig{Sentences: max(1, translatedTogether/max(1, how.Beam)),
 		Beam: how.Beam, Penalty: how.Penalty, Source: most, Target: most}
 	if m.Config().Vectors > 0 {
-		c.Source = 1
+		c.Source, source = 1, nil
 	}
-	s, err = translate.NewSearcher(m, t.Vocabulary, target, c)
+	s, err = translate.NewSearcher(m, source, target, c)
 	return s, c.Sentences, app.Usage(err)
 }
 

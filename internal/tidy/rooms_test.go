@@ -49,7 +49,7 @@ func processRooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
 			"allreduce/grpclink audit checkpoint compute job rehearsal sum sum/sharded " +
-			"telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"task telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
 			never: kubernetes},
@@ -63,8 +63,8 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/describe task/example task/fill task/label task/lines task/lm task/regress task/tag " +
-			"task/translate telemetry train",
+			"task/describe task/example task/fill task/label task/lines task/lm task/regress " +
+			"task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -136,6 +136,7 @@ func otherRooms() []room {
 		{path: "task/fill", imports: "corpus model task/label train",
 			tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/describe", imports: "model task/translate",
+			tests: "compute compute/cpu corpus corpus/examples task/example train",
 			never: network + " " + storage},
 		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},

@@ -24,6 +24,7 @@ func New(m *model.Translator, vectors []float32, c translate.Config) (*translate
 	if err := m.SetVectors(vectors); err != nil {
 		return nil, err
 	}
+	c.Vectors = true
 	return translate.New(m, c)
 }
 

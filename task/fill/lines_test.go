@@ -51,15 +51,12 @@ func TestEncode(t *testing.T) {
 // Lines fills each mark with the likeliest token, and leaves the rest of the line as it is.
 func TestLines(t *testing.T) {
 	l := newLabeller(t, 0)
-	p, err := label.NewPredictor(l, MaxTokens, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := label.NewPredictor(l, MaxTokens)
 	defer p.Close()
 	f := Filler{Predictor: p, Vocabulary: vocabulary(t), Mark: "_",
 		Tokenizer: corpus.Tokenizer{Unit: corpus.Char, Normalize: corpus.Letters}}
 	var got []Line
-	err = f.Lines(t.Context(), strings.NewReader("A _C, _\nb\n"), func(line Line) error {
+	err := f.Lines(t.Context(), strings.NewReader("A _C, _\nb\n"), func(line Line) error {
 		got = append(got, line)
 		return nil
 	})

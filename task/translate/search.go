@@ -74,11 +74,11 @@ type candidate struct {
 	log    float64
 }
 
-// NewSearcher makes a searcher. Close frees it.
+// NewSearcher makes a searcher. source is nil if the sources are vectors. Close frees it.
 func NewSearcher(
 	m *model.Translator, source, target *corpus.Vocabulary, cfg SearchConfig,
 ) (*Searcher, error) {
-	marks, err := newMarks(m, source, target)
+	marks, err := newMarks(source, target)
 	if err != nil {
 		return nil, err
 	}

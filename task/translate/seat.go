@@ -92,7 +92,7 @@ func Measure(
 		return all, nil, err
 	}
 	d := example.Data{Set: set, Batches: batches}
-	t, err := New(m, Config{Training: d})
+	t, err := New(m, Config{Training: d, Vectors: m.Config().Vectors > 0})
 	if err != nil {
 		return all, nil, err
 	}

@@ -26,6 +26,7 @@ const (
 // Config is a task's data.
 type Config struct {
 	Training   example.Data  // of examples.Pairs, whose vocabularies have Begin and End
+	Vectors    bool          // of examples.Described: sources are rows, and have no End
 	Evaluation *example.Data // nil: no evaluation
 	EvalData   int64         // see train.Task
 	Ledger     ahead.Ledger
@@ -43,14 +44,14 @@ type Task struct {
 // marks are the ids of Begin and End. sourceEnd is 0 if sources have no end: vectors.
 type marks struct{ sourceEnd, begin, end int32 }
 
-// newMarks looks up a network's marks.
-func newMarks(of *model.Translator, source, target *corpus.Vocabulary) (m marks, err error) {
+// newMarks looks the marks up. A nil source has none.
+func newMarks(source, target *corpus.Vocabulary) (m marks, err error) {
 	for _, look := range []struct {
 		in   *corpus.Vocabulary
 		mark string
 		id   *int32
 	}{{source, End, &m.sourceEnd}, {target, Begin, &m.begin}, {target, End, &m.end}} {
-		if of.Config().Vectors > 0 && look.in == source {
+		if look.in == nil {
 			continue
 		}
 		if *look.id = look.in.ID(look.mark); *look.id == 0 {
@@ -71,7 +72,11 @@ func (m marks) steps(source int) int {
 // New makes a task. The caller keeps the translator and closes it.
 func New(m *model.Translator, c Config) (*Task, error) {
 	set := c.Training.Set
-	marks, err := newMarks(m, set.Vocabulary(), set.TargetVocabulary())
+	source := set.Vocabulary()
+	if c.Vectors {
+		source = nil
+	}
+	marks, err := newMarks(source, set.TargetVocabulary())
 	if err != nil {
 		return nil, err
 	}
