@@ -14,7 +14,8 @@ import (
 func translation(t *testing.T) exampleTask {
 	t.Helper()
 	return exampleTask{"translate", write(t, "numbers.tsv", numbers(115)), []string{"bleu"}, 90,
-		[]string{"--attention", "luong", "--lr", "0.05"}}
+		[]string{"--attention", "luong", "--lr", "0.05", "--teacher-forcing", "0.7",
+			"--teacher-forcing-steps", "5"}}
 }
 
 // digits are words and their translations.
@@ -76,9 +77,9 @@ func TestTranslatedUse(t *testing.T) {
 func translates(t *testing.T, checkpoint string) {
 	t.Helper()
 	for _, beam := range []string{"1", "4"} {
-		code, stdout, stderr := feed(t, "two\r\n\nfour one three\none", "translate", "--checkpoint",
+		code, stdout, stderr := feed(t, "two\r\n\nfour one three\n \none", "translate", "--checkpoint",
 			checkpoint, "--beam", beam)
-		if code != 0 || stdout != "deux\nquatre un trois\nun\n" {
+		if code != 0 || stdout != "deux\n\nquatre un trois\n\nun\n" {
 			t.Errorf("beam %s: exit code %d:\n%s%s", beam, code, stdout, stderr)
 		}
 	}
