@@ -15,6 +15,32 @@ type seat struct {
 	*model.TranslationPass
 	example.Seat[batch]
 	task *Task
+	// decoder predicts what the pass reads, and translates in evaluations; nil: neither is wanted.
+	decoder *model.Decoder
+}
+
+// Open implements train.Task.
+func (t *Task) Open(lanes int) (train.Seat, error) {
+	pass, err := t.NewPass(t.source, t.target, lanes)
+	if err != nil {
+		return nil, err
+	}
+	s := &seat{TranslationPass: pass, task: t}
+	if t.Evaluation != nil || t.sampling.Own > 0 {
+		if s.decoder, err = t.NewDecoder(t.source, lanes); err != nil {
+			pass.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close implements train.Seat.
+func (s *seat) Close() {
+	if s.decoder != nil {
+		s.decoder.Close()
+	}
+	s.TranslationPass.Close()
 }
 
 // Read implements train.Seat.
@@ -27,18 +53,17 @@ func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func(
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	in := s.Batch.in
 	in.Step, in.Lanes, in.Scale = p.Segment, s.Lanes(p.Lanes), p.Scale
+	if err := s.task.sample(s.decoder, &in); err != nil {
+		return 0, err
+	}
 	return s.TranslationPass.Backward(in, model.Hooks(p.Hooks))
 }
 
 // Evaluate implements train.Seat: the loss by teacher forcing, and greedy translations.
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
 	t := s.task
-	searcher, err := newSearcher(t.Translator, t.marks, SearchConfig{Sentences: lanes.Count,
-		Beam: 1, Source: t.source - 1, Target: t.target - 1})
-	if err != nil {
-		return err
-	}
-	defer searcher.Close()
+	searcher := searchWith(s.decoder, t.Config().TargetVocab, t.marks, SearchConfig{
+		Sentences: lanes.Count, Beam: 1, Source: t.source - 1, Target: t.target - 1})
 	return t.score(ctx, t.Evaluation, s.TranslationPass, searcher, lanes, add,
 		func(_, _ []int32) {})
 }
