@@ -77,8 +77,8 @@ func TestTranslatedUse(t *testing.T) {
 func translates(t *testing.T, checkpoint string) {
 	t.Helper()
 	for _, beam := range []string{"1", "4"} {
-		code, stdout, stderr := feed(t, "two\r\n\nfour one three\n \none", "translate", "--checkpoint",
-			checkpoint, "--beam", beam)
+		code, stdout, stderr := feed(t, "two\r\n\nfour one three\n \none", "translate",
+			"--checkpoint", checkpoint, "--beam", beam)
 		if code != 0 || stdout != "deux\n\nquatre un trois\n\nun\n" {
 			t.Errorf("beam %s: exit code %d:\n%s%s", beam, code, stdout, stderr)
 		}
