@@ -65,9 +65,12 @@ func TestTranslatedUse(t *testing.T) {
 		if book := wide.number("book_bleu"); !(book >= k.reached && book <= 100.01) {
 			t.Errorf("beam %s: book_bleu %v", beam, book)
 		}
+		if words := wide.number("sacrebleu"); words != wide.number("bleu") { // the same words
+			t.Errorf("beam %s: sacrebleu %v, and bleu %v", beam, words, wide.number("bleu"))
+		}
 	}
 	if code, stdout, _ := run(t, "eval", "--checkpoint", newest, "--corpus", k.corpus); code != 0 ||
-		!hasAll(stdout, []string{"bleu ", "book_bleu ", "loss ", "targets "}) {
+		!hasAll(stdout, []string{"bleu ", "sacrebleu ", "book_bleu ", "loss ", "targets "}) {
 		t.Errorf("exit code %d: %s", code, stdout)
 	}
 	translates(t, newest)

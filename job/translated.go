@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"google.golang.org/protobuf/proto"
+
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
@@ -158,12 +160,20 @@ func evaluateTranslations(
 		return e, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
+	every := proto.CloneOf(t.Spec)
+	every.MinFrequency = 0
+	whole, err := OpenExamples(ctx, every, source, t.Vocabulary, nil)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, whole.Close()) }()
 	s, err := t.searcher(how, max(1, translatedTogether/max(1, how.Beam)))
 	if err != nil {
 		return e, err
 	}
 	defer s.Close()
-	score, metrics, err := translate.Measure(ctx, t.weights.(*model.Translator), set, s)
+	score, metrics, err := translate.Measure(ctx, t.weights.(*model.Translator), set, whole,
+		corpus.Unit(t.Spec.Tokenizer), s)
 	if err != nil {
 		return e, err
 	}
