@@ -132,7 +132,7 @@ func otherRooms() []room {
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
 			"task/lines train", tests: "compute compute/cpu",
 			never: network + " " + storage},
-		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
+		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},

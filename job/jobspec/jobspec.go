@@ -79,7 +79,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
-	case "decoder_context", "attention":
+	case "decoder_context", "attention", "teacher_forcing", "teacher_forcing_steps":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -110,6 +110,10 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
+	}
+	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
+		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
+			spec.TeacherForcingSteps)
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
