@@ -24,6 +24,20 @@ DEVICE unsigned char *shared_memory() {
 	return reinterpret_cast<unsigned char *>(dynamic_shared_memory);
 }
 
+// exp2_approx is 2^x within 2 units in the last place, reciprocal_approx 1/x within one; what is
+// below the normal numbers counts as zero. Each is one instruction.
+DEVICE float exp2_approx(float x) {
+	float result;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+	return result;
+}
+
+DEVICE float reciprocal_approx(float x) {
+	float result;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+	return result;
+}
+
 // relax stands in every loop that waits for another block.
 DEVICE void relax() {}
 
