@@ -3,8 +3,6 @@
 package cuda
 
 import (
-	"encoding/binary"
-	"math"
 	"unsafe"
 
 	"rondo/compute"
@@ -15,7 +13,7 @@ import (
 // some hundreds of rows; that many are of any vocabulary's logits.
 const maxLogits = 1 << 26
 
-// output is the last layer. Its sum goes to the host as the last thing that a call enqueues.
+// output is the last layer. Its sum goes to the host, too.
 type output struct {
 	device  *Device
 	shape   compute.OutputShape
@@ -58,7 +56,7 @@ func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *outp
 	}()
 	o.memory = d.cut(o.cuts())
 	o.targets = d.newStaged(4 * s.N)
-	o.result = d.newResult(8)
+	o.result = d.newResult()
 	made = true
 	return o
 }
@@ -97,7 +95,6 @@ func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
 	} else {
 		o.runChunks(x, w, b, ids, to)
 	}
-	o.result.fetch(o.sum)
 }
 
 // runChunks makes the logits of some rows at a time.
@@ -128,7 +125,7 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
 		}
 	}
-	d.sumDoubles(o.sum, o.losses, s.N)
+	d.sumDoubles(o.sum, o.result, o.losses, s.N)
 }
 
 // Threads and shared memory of a row's block: kernels/head.cu.
@@ -161,7 +158,7 @@ func rowLaunch(n, V, shared int) (l launch, cached bool) {
 
 // Sum waits for what the last of the two has computed.
 func (o *output) Sum() float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(o.result.read()))
+	return o.result.read()
 }
 
 // Close frees the workspace; it may be called more than once.

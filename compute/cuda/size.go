@@ -48,8 +48,10 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 		size = size.And(d.products(d.backward(), wide, s.H, n))
 	}
 	atOnce := r.atOnce()
-	l, need := d.layOutPersistent(atOnce, inference)
-	size = size.And(compute.Size{Shared: int64(need)})
+	l := d.layOutPersistent(atOnce, inference)
+	if l != nil {
+		size.Own += pages(partsBytes(l.parts()))
+	}
 	if l == nil || !l.whole(inference) {
 		l := &steps{device: d, RecurrentShape: atOnce, wide: wide}
 		size.Own += pages(partsBytes(l.parts(inference, worthHolding(atOnce))))
