@@ -55,6 +55,15 @@ DEVICE float from_bits(uint32_t value) { return __uint_as_float(value); }
 
 DEVICE bool is_finite(double value) { return value - value == 0; }
 
+// any_to_bf16 is to_bf16 for modules of which one file serves all GPUs.
+DEVICE uint16_t any_to_bf16(float value) {
+	uint32_t u = bits(value);
+	if ((u & 0x7fffffffu) > 0x7f800000u) {
+		return 0x7fff;
+	}
+	return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
 // to_bf16 rounds to the nearest, ties to even. Every NaN becomes 0x7fff, as in the instruction.
 DEVICE uint16_t to_bf16(float value) {
 #if __CUDA_ARCH__ >= 800
@@ -62,11 +71,7 @@ DEVICE uint16_t to_bf16(float value) {
 	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
 	return result;
 #else
-	uint32_t u = bits(value);
-	if ((u & 0x7fffffffu) > 0x7f800000u) {
-		return 0x7fff;
-	}
-	return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+	return any_to_bf16(value);
 #endif
 }
 
