@@ -26,9 +26,9 @@ type Config struct {
 	// at a random occurrence, so that a new process need not try all spent ones. On an error there
 	// is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
-	// Fire records that a rule has fired in the job. It returns true on its first call for the rule
-	// in any process. It is called before a rule's first fault in this process, and by Unfired. Nil:
-	// there is one process.
+	// Fire records that a rule has fired in the job. It returns true on its first call for the
+	// rule in any process. It is called before a rule's first fault in this process, and by
+	// Unfired. Nil: there is one process.
 	Fire func(ctx context.Context, rule int) (bool, error)
 	// Log receives one line before each fault. For a rule that fires at every match it receives
 	// only the first. Nil discards the lines.

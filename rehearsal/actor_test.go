@@ -243,8 +243,8 @@ func TestTimes(t *testing.T) {
 
 // TestUnfired: at the end one process knows which rules have fired in no process.
 func TestUnfired(t *testing.T) {
-	const order = "delay rank=0 step=1 for=1ms; delay rank=1 step=2 for=1ms times=0; kill rank=2; " +
-		"nan rank=0 step=9"
+	const order = "delay rank=0 step=1 for=1ms; delay rank=1 step=2 for=1ms times=0; " +
+		"kill rank=2; nan rank=0 step=9"
 	var j job
 	var last *process
 	for rank := range 2 {

@@ -56,7 +56,8 @@ func (s *session) reportUnfired(ctx context.Context) {
 		return
 	}
 	for _, rule := range s.engine.faults.Unfired(ctx) {
-		s.notice(ctx, fmt.Sprintf("--inject: %q never fired: check its rank, steps and phase", rule))
+		s.notice(ctx, fmt.Sprintf("--inject: %q never fired: check its rank, steps and phase",
+			rule))
 	}
 }
 

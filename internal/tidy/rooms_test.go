@@ -138,7 +138,7 @@ func otherRooms() []room {
 		{path: "task/describe", imports: "model task/translate",
 			tests: "compute compute/cpu corpus corpus/examples task/example train",
 			never: network + " " + storage},
-		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
+		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
