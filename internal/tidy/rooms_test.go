@@ -149,8 +149,11 @@ func otherRooms() []room {
 			never: network},
 		{path: "allreduce/shm", imports: "allreduce",
 			never: graphs + " " + storage + " google.golang.org/grpc"},
-		{path: "allreduce/grpclink", imports: "allreduce allreduce/shm proto/rondo/v1",
-			tests: "allreduce/linktest internal/port"},
+		{path: "allreduce/grpclink/framing", imports: "allreduce",
+			never: graphs + " " + storage},
+		{path: "allreduce/grpclink",
+			imports: "allreduce allreduce/shm allreduce/grpclink/framing proto/rondo/v1",
+			tests:   "allreduce/linktest internal/port"},
 
 		// Membership. cluster decides; the others carry events to it and its decisions out.
 		{path: "cluster", tests: "cluster/memstore",

@@ -39,13 +39,21 @@ func KeepsModel(spec *rondov1.JobSpec) bool {
 	return spec.CheckpointDir != "" && spec.CheckpointDir != NoCheckpoints
 }
 
-// Validate checks every field against its choices and bounds, and the fields against each other.
-// The error is a *UsageError that names the flag.
-func Validate(spec *rondov1.JobSpec) error {
+// ValidateFields checks every field against its choices and bounds. The error is a *UsageError that
+// names the flag.
+func ValidateFields(spec *rondov1.JobSpec) error {
 	for _, f := range fields() {
 		if err := f.check(spec.ProtoReflect().Get(f.desc)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Validate is ValidateFields, and checks the fields against each other.
+func Validate(spec *rondov1.JobSpec) error {
+	if err := ValidateFields(spec); err != nil {
+		return err
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
 		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,

@@ -240,6 +240,7 @@ type Plan struct {
 	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
 	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
 	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
+	Result        []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +355,13 @@ func (x *Plan) GetIdentity() string {
 func (x *Plan) GetLast() []*Member {
 	if x != nil {
 		return x.Last
+	}
+	return nil
+}
+
+func (x *Plan) GetResult() []byte {
+	if x != nil {
+		return x.Result
 	}
 	return nil
 }
@@ -2027,7 +2035,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\"\xf8\x02\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\x90\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2043,7 +2051,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\aevicted\x18\n" +
 	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
 	"\bidentity\x18\v \x01(\tR\bidentity\x12$\n" +
-	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\"\\\n" +
+	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
+	"\x06result\x18\r \x01(\fR\x06result\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +
