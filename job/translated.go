@@ -31,10 +31,10 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab,
+	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			most := int(spec.MaxLength) + 1 // with an end
+			most := data.mostTokens(spec) + 1 // with an end
 			evaluation = c.DecoderSize(on, most, lanes)
 			return c.PassSize(on, most, most, lanes).And(evaluation), evaluation
 		}}, nil

@@ -49,7 +49,7 @@ func processRooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
 			"allreduce/grpclink audit checkpoint compute job rehearsal sum sum/sharded " +
-			"telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"task telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
 			never: kubernetes},

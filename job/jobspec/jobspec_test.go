@@ -271,7 +271,9 @@ func TestAutoWorkers(t *testing.T) {
 func TestWrongYAML(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"hidden: [", "job.yaml: not valid YAML"},
-		{"hiden: 3", `job.yaml: unknown key "hiden"`},
+		{"hiden: 3", `job.yaml: unknown key "hiden", did you mean hidden?`},
+		{"epochen: 3", `job.yaml: unknown key "epochen", did you mean epochs?`},
+		{"colour: 3", `job.yaml: unknown key "colour"; the keys are the flags of `},
 		{"hidden: many", `job.yaml: --hidden "many" is not a whole number`},
 		{"optimizer: null", "job.yaml: optimizer: give one value"},
 		{"hidden: [1, 2]", "job.yaml: hidden: give one value"},
