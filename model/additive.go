@@ -162,13 +162,10 @@ func (a *additive) forward(t int, x []float32) []float32 {
 	for k, layer := range s.layers {
 		l := layer.(*Layer)
 		l.in, l.out = a.states[t][k], a.states[t+1][k]
-		begin, end := s.span(k)
-		l.run(a.params[begin:end:end], compute.RecurrentInput{X: in})
 		if d := s.dropouts[k]; d != nil && a.in != nil {
 			d.load(s.Seed, a.in.Step, a.in.Lanes, t)
-			d.drop(d.y)
 		}
-		in = l.y.flat
+		in = s.runLayer(k, compute.RecurrentInput{X: in}, a.in != nil).X
 	}
 	return in
 }

@@ -131,11 +131,12 @@ type stack struct {
 	*parameters
 	stackConfig
 	tape   *tape         // that the gradients are reported to
-	rows   *gradientRows // of the embedding
+	rows   *gradientRows // of the embedding; nil: it is tied
 	T, B   int
 	memory *stackMemory
 
-	// partial takes the layers' gradients, if it is set; begin is where they begin in grads.
+	// partial takes the gradients, but for an untied embedding's, if it is set; begin is where they
+	// begin in grads.
 	partial []float32
 	begin   int
 
@@ -165,8 +166,11 @@ func (s *stack) makeEmbedding() {
 		if c.context > 0 { // the memory is for both
 			y = s.inputGradient(c.Layers+1, c.Embed)
 		}
-		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, table.of(s.grads),
-			s.rows, y)
+		grad := table.of(s.grads)
+		if s.rows == nil {
+			grad = s.gradientOf(table)
+		}
+		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, s.rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
 	}
@@ -198,7 +202,7 @@ func (s *stack) addLayer(k int) {
 	c := s.stackConfig
 	shape := c.layerShape(k, s.T, s.B)
 	var dx *buffer
-	if k > 0 || c.Embed > 0 {
+	if k > 0 || c.rowWidth() > 0 {
 		dx = s.inputGradient(c.Layers-k, shape.D)
 	}
 	y := cut(s.memory.hidden[k], s.T, s.B, c.width())
@@ -224,21 +228,31 @@ func (s *stack) addLayer(k int) {
 	b.second = s.newDirection(c.direction(k, true), shape, one, 2*k+1, k == 0)
 }
 
-// newDirection makes one direction of a recurrent layer, whose state is the memory's at this place.
+// newDirection makes one direction of a recurrent layer, whose state is the memory's at this place
+// unless the memory has none.
 // last: its gradients are the last ones of the recurrent layers.
 func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffer, at int,
 	last bool) *Layer {
 	begin, end := d.span(s.views)
-	gradient := s.grads[begin:end:end]
-	if s.partial != nil {
-		gradient = s.partial[begin-s.begin : end-s.begin : end-s.begin]
+	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.gradient(begin, end), y)
+	if s.memory.before != nil {
+		layer.in = cutState(shape, s.memory.before)
+		layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
 	}
-	layer := newLayer(s.dev, s.layerName(d.layer), shape, gradient, y)
-	layer.in = cutState(shape, s.memory.before)
-	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
 	s.tape.reports(layer, s.views, d, last)
 	return layer
 }
+
+// gradient is the memory of the gradients [begin, end).
+func (s *stack) gradient(begin, end int) []float32 {
+	if s.partial != nil {
+		return s.partial[begin-s.begin : end-s.begin : end-s.begin]
+	}
+	return s.grads[begin:end:end]
+}
+
+// gradientOf is the memory of a tensor's gradient.
+func (s *stack) gradientOf(v View) []float32 { return s.gradient(v.Offset, v.Offset+v.Len) }
 
 // layerName is the name of layer k's operator.
 func (s *stack) layerName(k int) string { return fmt.Sprintf("%srnn.l%d", s.prefix, k) }
@@ -309,30 +323,41 @@ func (s *stack) load(in Examples) {
 	s.order.load(in.Lengths)
 }
 
-// loadDropout sets the keys of the next training run.
-func (s *stack) loadDropout(step int64, lanes []int) {
+// loadDropout sets the keys of the next training run, whose steps are a sequence's from first on.
+func (s *stack) loadDropout(step int64, lanes []int, first int) {
 	for _, d := range append(s.dropouts, s.dropped) {
 		if d != nil {
-			d.load(s.Seed, step, lanes, 0)
+			d.load(s.Seed, step, lanes, first)
 		}
 	}
 }
 
-// input runs the embedding, without dropout, and returns the first layer's input.
-func (s *stack) input() compute.RecurrentInput {
+// input runs the embedding, with its dropout in training, and returns the first layer's input.
+func (s *stack) input(training bool) compute.RecurrentInput {
 	if s.embedding == nil {
 		return compute.RecurrentInput{IDs: s.ids}
 	}
 	s.dev.Embed(s.embedding.y.flat, s.view(s.prefix+embeddingWeight, s.params), s.ids)
+	if s.dropped != nil && training {
+		s.dropped.drop(s.dropped.y)
+	}
 	return compute.RecurrentInput{X: s.embedding.y.flat}
+}
+
+// runLayer runs layer k and, in training, its dropout, and returns the next layer's input.
+func (s *stack) runLayer(k int, x compute.RecurrentInput, training bool) compute.RecurrentInput {
+	begin, end := s.span(k)
+	s.layers[k].run(s.params[begin:end:end], x)
+	if d := s.dropouts[k]; d != nil && training {
+		d.drop(d.y)
+	}
+	return compute.RecurrentInput{X: s.layers[k].output().flat}
 }
 
 // runLayers runs the layers, without dropout, and returns the last one's output.
 func (s *stack) runLayers(x compute.RecurrentInput) []float32 {
-	for k, layer := range s.layers {
-		begin, end := s.span(k)
-		layer.run(s.params[begin:end:end], x)
-		x = compute.RecurrentInput{X: layer.output().flat}
+	for k := range s.layers {
+		x = s.runLayer(k, x, false)
 	}
 	return x.X
 }

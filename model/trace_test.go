@@ -122,7 +122,7 @@ func checkTrace(t *testing.T, file string) {
 		}
 		if step == 0 {
 			compareTensors(t, "gradient", m, m.Gradients(), want.Gradients)
-			y := download(m, s.chunk.layers[want.Layers-1].y.flat)
+			y := download(m, s.chunk.layers[want.Layers-1].output().flat)
 			if e := relative(y, want.Output); want.Output != nil && e > traceTolerance {
 				t.Errorf("the last layer's output: relative error %.2g", e)
 			}
