@@ -49,7 +49,8 @@ func TranslatorConfig(
 	}
 	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: source, TargetVocab: target,
 		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
-		Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init, ForgetBias: c.ForgetBias,
+		Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, Init: c.Init, ForgetBias: c.ForgetBias,
 		Seed: c.Seed}
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)

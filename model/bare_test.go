@@ -63,7 +63,14 @@ func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
 	for b, lane := range in.Lanes {
 		s.keys[b] = DropoutKey(s.m.config.Seed, in.Step, k, lane)
 	}
-	s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
+	if !s.m.config.DropoutLocked {
+		s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
+		return
+	}
+	n := len(x) / s.T
+	for i := 0; i < len(x); i += n { // a step by itself
+		s.m.dev.Dropout(y[i:i+n], x[i:i+n], 1, float32(p), s.keys)
+	}
 }
 
 // run does what Segment.Run does.

@@ -32,6 +32,9 @@ type Config struct {
 	Dropout float64
 	// DropoutInput is the same probability for the embedding's output, the first layer's input.
 	DropoutInput float64
+	// DropoutLocked drops the same elements in all steps that a lane reads in a training step, its
+	// segment or example (Gal and Ghahramani 2016, arXiv:1512.05287).
+	DropoutLocked bool
 	// TieWeights uses the embedding [V, E] as the output layer's weights too (Press and Wolf,
 	// arXiv:1608.05859). If E differs from H, a linear layer without bias, projection.weight [E,
 	// H], precedes the output layer.

@@ -22,6 +22,8 @@ type LabellerConfig struct {
 
 	Dropout      float64 // of every layer's output, the last one's too
 	DropoutInput float64
+	// DropoutLocked is Config's.
+	DropoutLocked bool
 
 	Labels int // C
 	Pool   Pool
@@ -35,7 +37,8 @@ type LabellerConfig struct {
 // network is the configuration of the Model with the same embedding and cells.
 func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
-		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, Init: c.Init,
 		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
 }
 

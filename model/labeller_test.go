@@ -19,6 +19,7 @@ type labelTrace struct {
 	Pool          string
 	Dropout       float64
 	DropoutInput  float64 `json:"dropout_input"`
+	Locked        bool
 	Seed          uint64
 	Step          int64
 	Lanes         []int
@@ -35,7 +36,7 @@ type labelTrace struct {
 // TestPyTorchTraceOfLabellers compares labellers with PyTorch over packed sequences: the last
 // layer's outputs, the logits, the loss and every gradient agree, in graphs of several lengths.
 func TestPyTorchTraceOfLabellers(t *testing.T) {
-	forTraces(t, "testdata/labeller-*.json", 10, func(t *testing.T, file string) {
+	forTraces(t, "testdata/labeller-*.json", 11, func(t *testing.T, file string) {
 		var want labelTrace
 		readTrace(t, file, &want)
 		for _, most := range []int{want.T, 7, 30} {
@@ -55,7 +56,7 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	}
 	l := newLabeller(t, LabellerConfig{Cell: cell, Vocab: want.V, Embed: want.E, Hidden: want.H,
 		Layers: want.Layers, Bidirectional: want.Bidirectional, Dropout: want.Dropout,
-		DropoutInput: want.DropoutInput, Labels: want.C, Pool: pool, Seed: want.Seed})
+		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, Labels: want.C, Pool: pool, Seed: want.Seed})
 	setTensors(t, l, want.Weights)
 	p := newPass(t, l, most, want.B)
 	in := Examples{Steps: want.T, Inputs: slices.Concat(want.IDs...), Lengths: want.Lengths,
@@ -133,6 +134,9 @@ func labellers() map[string]LabellerConfig {
 			all[cell.String()+"/"+name+"/one-hot"] = c
 			c.Embed, c.Dropout, c.DropoutInput, c.Bidirectional = 11, 0.3, 0.2, true
 			all[cell.String()+"/"+name+"/bidirectional"] = c
+			if c.DropoutLocked = true; c.Pool == PoolNone {
+				all[cell.String()+"/locked"] = c
+			}
 		}
 	}
 	return all

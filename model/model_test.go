@@ -112,6 +112,9 @@ func shapes() map[string]Config {
 			add("dropout", c)
 			c.Embed, c.DropoutInput = 5, 0.3
 			add("embed", c)
+			c.DropoutLocked = true
+			add("locked", c)
+			c.DropoutLocked = false
 			c.TieWeights = true
 			add("tied", c)
 			c.Embed = 4

@@ -193,8 +193,13 @@ func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
 	if p == 0 {
 		return nil
 	}
-	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), keys: make([]uint64, s.B),
-		y: y, dy: s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])}
+	keys := s.B
+	if s.DropoutLocked {
+		keys *= s.T
+	}
+	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
+		keys: make([]uint64, keys), y: y,
+		dy: s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])}
 }
 
 // addLayer makes recurrent layer k.

@@ -23,6 +23,7 @@ type trace struct {
 	Tied         bool
 	Dropout      float64
 	DropoutInput float64 `json:"dropout_input"`
+	Locked       bool
 	Seed         uint64
 	Lanes        []int
 	Output       []float64
@@ -48,7 +49,7 @@ func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json
 
 // TestPyTorchTraceOfDropout does the same with dropout of the embedding and of every layer's
 // output. PyTorch received the masks. The last layer's output agrees too.
-func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 6) }
+func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 7) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
 	forTraces(t, pattern, number, checkTrace)
@@ -104,7 +105,7 @@ func checkTrace(t *testing.T, file string) {
 	}
 	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
 		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
-		DropoutInput: want.DropoutInput, Seed: want.Seed})
+		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, Seed: want.Seed})
 	setTensors(t, m, want.Weights)
 	rows := float32(want.T * want.B)
 	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}

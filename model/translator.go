@@ -63,6 +63,8 @@ type TranslatorConfig struct {
 	Attention    AttentionKind
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
+	// DropoutLocked is Config's.
+	DropoutLocked bool
 
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
 	// from the sum of both directions' final states.
@@ -77,7 +79,8 @@ type TranslatorConfig struct {
 // network is the configuration of the Model with the decoder's embedding and cells.
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
-		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput, Init: c.Init,
+		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, Init: c.Init,
 		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
 }
 

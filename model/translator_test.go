@@ -143,8 +143,10 @@ func translators() map[string]TranslatorConfig {
 				c.Context, c.Attention = Context(context), AttentionKind(attention)
 				name := fmt.Sprintf("%v/%s/%s", cell, name, kind)
 				c.Bidirectional, c.Dropout, c.DropoutInput = false, 0, 0
+				c.DropoutLocked = false
 				all[name] = c
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
+				c.DropoutLocked = c.Context == ContextState
 				all[name+"/bidirectional"] = c
 			}
 		}

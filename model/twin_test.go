@@ -164,7 +164,11 @@ func (w twin) dropout(h []float64, k int, probability float64, t int, in Segment
 	key := DropoutKey(w.c.Seed, in.Step, k, in.Lanes[b])
 	x := make([]float64, len(h))
 	for j := range h {
-		if compute.DropoutKeep(key, t*len(h)+j, p) {
+		index := t*len(h) + j
+		if w.c.DropoutLocked {
+			index = j
+		}
+		if compute.DropoutKeep(key, index, p) {
 			x[j] = h[j] / float64(1-p)
 		}
 	}

@@ -30,7 +30,7 @@ func flagGroups() []flagGroup {
 			"validation-fraction", "eval-corpus", "sampling", "max-length",
 			"max-examples"}},
 		{"Model", []string{"task", "embed", "bidirectional", "pool", "decoder-context",
-			"attention", "target", "dropout-input", "tie-weights", "init", "forget-bias"}},
+			"attention", "target", "dropout-input", "dropout-locked", "tie-weights", "init", "forget-bias"}},
 		{"Optimizer", []string{"optimizer", "lr-schedule", "warmup-steps", "lr-decay",
 			"lr-step-every", "lr-patience", "lr-min", "momentum", "beta1", "beta2", "rho",
 			"epsilon", "weight-decay", "clip", "clip-by", "clip-scope"}},

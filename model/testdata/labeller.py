@@ -8,6 +8,7 @@ layer. Each layer is a torch.nn module of its own, so that dropout can have Rond
 dropout.py); without dropout the script checks that one module of all layers gives the same outputs.
 
     cell, layers, T, B, V, E, H, C, bidirectional, pool, dropout, dropout_input, seed, step, lanes
+    locked: all steps of a lane have the same dropout mask
     ids [T][B], lengths [B], targets ([B], or [T*B] with -1 after an example)
     output [T*B*W] the last layer's output after dropout, zero after an example
     logits, loss (summed over the targets), weights, and gradients of the loss
@@ -23,7 +24,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 T, B, V, H, C = 5, 4, 7, 5, 3
 SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, E, pool, dropout
+# name: cell, layers, bidirectional, E, pool, dropout, locked
 CASES = {
     "lstm-last": ("lstm", 2, True, 4, "last", 0),
     "gru-mean": ("gru", 2, True, 4, "mean", 0),
@@ -35,6 +36,7 @@ CASES = {
     "gru-forward": ("gru", 2, False, 4, "max", 0),
     "gru-dropout": ("gru", 2, True, 4, "none", 0.3),
     "lstm-dropout": ("lstm", 2, True, 4, "mean", 0.3),
+    "lstm-locked": ("lstm", 2, True, 4, "none", 0.3, True),
 }
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -56,11 +58,11 @@ def keep(key, index, p):
     return (mix(key + (index + 1) * GOLDEN & BITS) >> 40) / 2**24 >= torch.tensor(p).item()
 
 
-def drop(x, p, layer):
+def drop(x, p, layer, locked):
     if p == 0:
         return x
     width = x.shape[2]
-    kept = [[[keep(key(layer, lane), t * width + h, p) for h in range(width)]
+    kept = [[[keep(key(layer, lane), (0 if locked else t * width) + h, p) for h in range(width)]
              for lane in LANES] for t in range(T)]
     return x * torch.tensor(kept).double() / (1 - p)
 
@@ -74,8 +76,9 @@ def packed(module, x):
 
 
 class Labeller(nn.Module):
-    def __init__(self, cell, layers, bidirectional, embed, pool, dropout):
+    def __init__(self, cell, layers, bidirectional, embed, pool, dropout, locked=False):
         super().__init__()
+        self.locked = locked
         self.case = cell, layers, bidirectional, embed, pool, dropout
         width = H * (1 + bidirectional)
         self.embedding = nn.Embedding(V, embed) if embed else None
@@ -86,10 +89,10 @@ class Labeller(nn.Module):
     def forward(self, ids):
         cell, layers, bidirectional, embed, pool, dropout = self.case
         x = self.embedding(ids) if embed else nn.functional.one_hot(ids, V).double()
-        x = first = drop(x, dropout if embed else 0, -1)
+        x = first = drop(x, dropout if embed else 0, -1, self.locked)
         for l, layer in enumerate(self.rnn):
             x, last = packed(layer, x)
-            x = drop(x, dropout, l)
+            x = drop(x, dropout, l, self.locked)
         if dropout == 0:
             self.check(first, x)
         steps = torch.arange(T)[:, None] < torch.tensor(LENGTHS)  # [T, B]
@@ -128,7 +131,7 @@ def tensors(named):
 
 
 def trace(number, case):
-    cell, layers, bidirectional, embed, pool, dropout = case
+    cell, layers, bidirectional, embed, pool, dropout = case[:6]
     torch.manual_seed(number)
     model = Labeller(*case).double()
     with torch.no_grad():
@@ -145,7 +148,9 @@ def trace(number, case):
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "V": V,
         "E": embed, "H": H, "C": C, "bidirectional": bidirectional, "pool": pool,
-        "dropout": dropout, "dropout_input": dropout if embed else 0, "seed": SEED, "step": STEP,
+        "dropout": dropout, "dropout_input": dropout if embed else 0,
+        **({"locked": True} if model.locked else {}),
+        "seed": SEED, "step": STEP,
         "lanes": LANES, "ids": ids.tolist(), "lengths": LENGTHS,
         "targets": targets.reshape(-1).tolist(), "output": rounded(output),
         "logits": rounded(logits), "loss": float(f"{loss.item():.12g}"),

@@ -141,6 +141,7 @@ type JobSpec struct {
 	Embed          int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
 	Dropout        float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
 	DropoutInput   float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	DropoutLocked  bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
 	Bidirectional  bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
 	Pool           string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
 	DecoderContext string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
@@ -384,6 +385,13 @@ func (x *JobSpec) GetDropoutInput() float64 {
 		return x.DropoutInput
 	}
 	return 0
+}
+
+func (x *JobSpec) GetDropoutLocked() bool {
+	if x != nil {
+		return x.DropoutLocked
+	}
+	return false
 }
 
 func (x *JobSpec) GetBidirectional() bool {
@@ -976,7 +984,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xc2n\n" +
+	"\x04_max\"\xf6o\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1015,7 +1023,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
-	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12~\n" +
+	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\xb1\x01\n" +
+	"\x0edropout_locked\x18\xc8\x01 \x01(\bB\x88\x01\xaa\xbb\x18\x83\x01\n" +
+	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12~\n" +
 	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
 	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
