@@ -284,6 +284,20 @@ type Attention struct {
 	Y             []float32 // [T, B, W]
 }
 
+// LayerNorm is layer normalisation of N rows of W numbers (Ba et al. 2016, arXiv:1607.06450), with
+// torch.nn.LayerNorm's epsilon:
+//
+//	y = (x - mean) * factor * weight + bias,  factor = 1/sqrt(variance + LayerNormEpsilon)
+type LayerNorm struct {
+	X            []float32 // [N, W]
+	Weight, Bias []float32 // [W]
+	Stats        []float32 // [N, 2]: each row's mean and factor; nil: not kept for backward
+	Y            []float32 // [N, W]; it may be X's memory
+}
+
+// LayerNormEpsilon is added to the variance of a row.
+const LayerNormEpsilon = 1e-5
+
 // Clip says how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
@@ -392,6 +406,12 @@ type Device interface {
 	// AttendBackward overwrites dq, dk and dv with the gradients of Q, K and V, given Y's. a is
 	// that of Attend. It overwrites a.Weights.
 	AttendBackward(a Attention, dy, dq, dk, dv []float32)
+
+	// LayerNorm computes Y and, unless they are nil, Stats. A row's result depends on that row alone.
+	LayerNorm(n LayerNorm)
+	// LayerNormBackward overwrites dx, dw and db with the gradients of X, Weight and Bias, given
+	// Y's. dx may be dy's memory. It reads X, Weight and Stats as LayerNorm left them.
+	LayerNormBackward(n LayerNorm, dy, dx, dw, db []float32)
 
 	// SumSquares returns the sum of squares in float64, with the same bits on every device. The
 	// order is fixed: in each block of SquaresBlock elements, SquaresLanes sums, each over every

@@ -52,5 +52,7 @@ type backend interface {
 	tanhBackward(dy, y []float32)
 	attend(a compute.Attention)
 	attendBackward(a compute.Attention, dy, dq, dk, dv []float32)
+	layerNorm(n compute.LayerNorm)
+	layerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32)
 	update(u compute.Update, c correction, params, grads, s1, s2 []float32)
 }

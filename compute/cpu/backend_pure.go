@@ -123,6 +123,10 @@ func (*pure) attend(a compute.Attention)   { refAttend(a) }
 func (*pure) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
 	refAttendBackward(a, dy, dq, dk, dv)
 }
+func (*pure) layerNorm(n compute.LayerNorm) { refLayerNorm(n) }
+func (*pure) layerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	refLayerNormBackward(n, dy, dx, dw, db)
+}
 func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)
 }

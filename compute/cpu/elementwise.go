@@ -114,6 +114,18 @@ func (d *Device) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
 	d.backend.attendBackward(a, dy, dq, dk, dv)
 }
 
+// LayerNorm normalises rows.
+func (d *Device) LayerNorm(n compute.LayerNorm) {
+	n.Check()
+	d.backend.layerNorm(n)
+}
+
+// LayerNormBackward overwrites dx, dw and db with the gradients of a layer normalisation.
+func (d *Device) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	n.CheckBackward(dy, dx, dw, db)
+	d.backend.layerNormBackward(n, dy, dx, dw, db)
+}
+
 // SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
 func (d *Device) SumSquares(x []float32) float64 { return d.backend.sumSquares(x) }
 

@@ -94,6 +94,15 @@ func (n *native) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
 	C.rondo_attend(n.kernels, n.team, with, ints(a.Lengths))
 }
 
+func (n *native) layerNorm(l compute.LayerNorm) { n.layerNormBackward(l, nil, nil, nil, nil) }
+
+func (n *native) layerNormBackward(l compute.LayerNorm, dy, dx, dw, db []float32) {
+	with := C.struct_layer_norm{rows: C.long(l.Rows()), width: C.long(len(l.Weight)),
+		x: floats(l.X), weight: floats(l.Weight), bias: floats(l.Bias), stats: floats(l.Stats),
+		y: floats(l.Y), dy: floats(dy), dx: floats(dx), dw: floats(dw), db: floats(db)}
+	C.rondo_layer_norm(n.kernels, n.team, with)
+}
+
 func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	beta2, rho := u.Decays()
 	with := C.struct_update{optimizer: C.int(u.Optimizer), lr: C.float(u.LR),
