@@ -35,6 +35,10 @@ type Config struct {
 	// DropoutLocked drops the same elements in all steps that a lane reads in a training step, its
 	// segment or example (Gal and Ghahramani 2016, arXiv:1512.05287).
 	DropoutLocked bool
+	// LayerNorm normalises every layer's output (compute.LayerNorm), after its dropout and Skip.
+	LayerNorm bool
+	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
+	Skip bool
 	// TieWeights uses the embedding [V, E] as the output layer's weights too (Press and Wolf,
 	// arXiv:1608.05859). If E differs from H, a linear layer without bias, projection.weight [E,
 	// H], precedes the output layer.
@@ -78,6 +82,10 @@ func (c Config) Validate() error {
 	}
 	if c.Embed < 0 || c.Embed > maxWidth {
 		return fmt.Errorf("--embed %d: must be 0 (one-hot) to %d", c.Embed, maxWidth)
+	}
+	if c.Skip && c.Layers < 2 {
+		return fmt.Errorf("--skip-connections begin at the second layer, and --layers is %d",
+			c.Layers)
 	}
 	if c.Inputs < 0 || c.Inputs > maxWidth {
 		return fmt.Errorf("the series has %d columns; it must have 1 to %d: check --corpus",

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 
@@ -256,6 +257,8 @@ type activations struct {
 	dev       compute.Device
 	embedded  []float32    // [T, B, E], or the series' rows, [T, B, F]
 	hidden    [][]float32  // each layer's output, [T, B, H]
+	normed    [][]float32  // with LayerNorm each layer's, [T, B, H]
+	stats     [][]float32  // with LayerNorm each layer's, [T*B, 2]
 	projected []float32    // [T, B, E]
 	gradient  [2][]float32 // [T, B, max(E, F, H)]
 }
@@ -266,6 +269,10 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 	a.embedded = alloc(n * c.rowWidth())
 	for range c.Layers {
 		a.hidden = append(a.hidden, alloc(n*c.Hidden))
+		if c.LayerNorm {
+			a.normed = append(a.normed, alloc(n*c.Hidden))
+			a.stats = append(a.stats, alloc(2*n))
+		}
 	}
 	if c.projects() {
 		a.projected = alloc(n * c.Embed)
@@ -277,7 +284,8 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 }
 
 func (a *activations) close() {
-	for _, x := range append(a.hidden, a.embedded, a.projected, a.gradient[0], a.gradient[1]) {
+	for _, x := range slices.Concat(a.hidden, a.normed, a.stats,
+		[][]float32{a.embedded, a.projected, a.gradient[0], a.gradient[1]}) {
 		a.dev.Free(x)
 	}
 	*a = activations{dev: a.dev}

@@ -29,6 +29,7 @@ type Layer struct {
 	states       []float32              // in and out: [2, States, B, H]; nil if not the layer's
 	y            *buffer                // [T, B, H]
 	dx           *buffer                // [T, B, D]; nil if the input is token ids
+	skip         *skip                  // around the layer; nil: none
 
 	gradient []float32     // gradient of the weights, laid out as they are
 	dw       *tensor.Dense // gradient as a tensor
@@ -159,6 +160,7 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 			dy, err := floats(in[3], len(l.y.flat))
 			if err == nil {
 				l.backward(dy, dx)
+				l.skip.add(dx)
 			}
 			return err
 		})

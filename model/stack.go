@@ -64,11 +64,20 @@ func (c stackConfig) layersSpan(views []View) (begin, end int) {
 // layout adds the tensors.
 func (c stackConfig) layout(l *layouter) {
 	for _, d := range c.directions() {
+		if c.LayerNorm && !d.reverse {
+			l.add(roleNormWeight, c.normName(d.layer, "weight"), c.width())
+			l.add(roleNormBias, c.normName(d.layer, "bias"), c.width())
+		}
 		l.layer(c.layerShape(d.layer, 1, 1), d.name)
 	}
 	if c.Embed > 0 {
 		l.add(roleEmbedding, c.prefix+embeddingWeight, c.Vocab, c.Embed)
 	}
+}
+
+// normName names a tensor of the normalisation behind layer k.
+func (c stackConfig) normName(k int, what string) string {
+	return fmt.Sprintf("%snorm.%d.%s", c.prefix, k, what)
 }
 
 // finishes are the ends of the gradient prefixes that a backward pass finishes in turn.
@@ -147,6 +156,8 @@ type stack struct {
 	dropped   *dropout   // of the embedding, or nil
 	layers    []stackable
 	dropouts  []*dropout // of each layer, or nil
+	skips     []*skip    // likewise
+	norms     []*norm    // likewise
 	order     reversal
 }
 
@@ -182,8 +193,10 @@ func (s *stack) makeLayers() {
 		s.order = make(reversal, s.T*s.B)
 	}
 	for k := range c.Layers {
+		s.skips = append(s.skips, s.newSkip(k, cut(s.memory.hidden[k], s.T, s.B, c.width())))
 		s.addLayer(k)
 		s.dropouts = append(s.dropouts, s.newDropout(k, c.Dropout, s.layers[k].output()))
+		s.norms = append(s.norms, s.newNorm(k))
 	}
 }
 
@@ -197,9 +210,12 @@ func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
 	if s.DropoutLocked {
 		keys *= s.T
 	}
+	dy := y // where a skip's gradient is
+	if layer < 0 || s.skips[layer] == nil {
+		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
+	}
 	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
-		keys: make([]uint64, keys), y: y,
-		dy: s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])}
+		keys: make([]uint64, keys), y: y, dy: dy}
 }
 
 // addLayer makes recurrent layer k.
@@ -213,19 +229,21 @@ func (s *stack) addLayer(k int) {
 	y := cut(s.memory.hidden[k], s.T, s.B, c.width())
 	if !c.bidirectional {
 		layer := s.newDirection(c.direction(k, false), shape, y, k, k == 0)
-		layer.dx = dx
+		layer.dx, layer.skip = dx, s.skips[k]
 		s.layers = append(s.layers, layer)
 		return
 	}
 	begin, end := s.span(k)
 	b := &bidirectional{name: s.layerName(k), dev: s.dev, shape: shape, order: s.order,
-		y: y, dx: dx, dw: dense(s.grads[begin:end:end], end-begin)}
+		skip: s.skips[k], y: y, dx: dx, dw: dense(s.grads[begin:end:end], end-begin)}
 	if dx == nil {
 		b.ids = make([]int32, s.T*s.B)
 	} else {
 		n := s.T * s.B * shape.D
 		b.reversed = s.memory.reversed[:n:n]
-		b.spare = s.inputGradient(c.Layers-1-k, shape.D).flat
+		if b.spare = s.inputGradient(c.Layers-1-k, shape.D).flat; b.skip != nil {
+			b.spare = y.flat
+		}
 	}
 	s.layers = append(s.layers, b)
 	one := cut(s.memory.one, s.T, s.B, c.Hidden)
@@ -304,6 +322,16 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error)
 				return nil, err
 			}
 		}
+		if skip := s.skips[k]; skip != nil {
+			if x, err = skip.apply(x); err != nil {
+				return nil, err
+			}
+		}
+		if norm := s.norms[k]; norm != nil {
+			if x, err = norm.apply(x, weights); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return x, nil
 }
@@ -349,14 +377,21 @@ func (s *stack) input(training bool) compute.RecurrentInput {
 	return compute.RecurrentInput{X: s.embedding.y.flat}
 }
 
-// runLayer runs layer k and, in training, its dropout, and returns the next layer's input.
+// runLayer runs layer k and what follows it, dropout only in training, and returns the next layer's
+// input.
 func (s *stack) runLayer(k int, x compute.RecurrentInput, training bool) compute.RecurrentInput {
 	begin, end := s.span(k)
 	s.layers[k].run(s.params[begin:end:end], x)
 	if d := s.dropouts[k]; d != nil && training {
 		d.drop(d.y)
 	}
-	return compute.RecurrentInput{X: s.layers[k].output().flat}
+	if s.skips[k] != nil {
+		s.skips[k].run()
+	}
+	if s.norms[k] != nil {
+		s.norms[k].run()
+	}
+	return compute.RecurrentInput{X: s.outputOf(k).flat}
 }
 
 // runLayers runs the layers, without dropout, and returns the last one's output.

@@ -63,8 +63,11 @@ type TranslatorConfig struct {
 	Attention    AttentionKind
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
-	// DropoutLocked is Config's.
+	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
+	// and no Skip.
 	DropoutLocked bool
+	LayerNorm     bool
+	Skip          bool
 
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
 	// from the sum of both directions' final states.
@@ -80,7 +83,7 @@ type TranslatorConfig struct {
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, Init: c.Init,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip, Init: c.Init,
 		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
 }
 
@@ -98,6 +101,8 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
+	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
+		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
 	}
 	return nil
 }
@@ -140,6 +145,7 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	attention.query.weight     [H, H]    with AttentionBahdanau
 //	attention.keys.weight      [H, W]    with either
 //	attention.score.weight     [1, H]    with AttentionBahdanau
+//	decoder.norm.{k}.weight    [H]       with LayerNorm, as in a Model
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
 //	                                     ContextConcat E+H, and W more with
 //	                                     AttentionBahdanau; then the layer's other tensors

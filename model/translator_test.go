@@ -21,6 +21,7 @@ type translatorTrace struct {
 	Bidirectional    bool
 	Context          string
 	Attention        string
+	Norm, Skip       bool
 	Source           [][]int32
 	Lengths          []int32
 	Inputs, Targets  []int32
@@ -46,13 +47,13 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
-		Attention: attention}
+		Attention: attention, LayerNorm: w.Norm, Skip: w.Skip}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 13, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 15, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -148,6 +149,11 @@ func translators() map[string]TranslatorConfig {
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
 				c.DropoutLocked = c.Context == ContextState
 				all[name+"/bidirectional"] = c
+				if c.Attention != AttentionBahdanau {
+					c.LayerNorm, c.Skip = true, true
+					all[name+"/norm"] = c
+				}
+				c.LayerNorm, c.Skip = false, false
 			}
 		}
 	}

@@ -13,6 +13,8 @@ The file has the fields of compute/testdata/trace.py, and
     embed, dropout, dropout_input, seed
     tied            the output layer has the embedding's weights, behind a projection
     locked          all steps of a lane have the same mask
+    norm            torch.nn.LayerNorm follows each layer's dropout
+    skip            and before it, from the second layer on, the layer's input is added
     lanes           [B] number of each lane, for its masks
     output          [T*B*H] the last layer's output after dropout, before any update
 
@@ -33,7 +35,8 @@ STEPS, LR, SEED, LANES = 6, 0.5, 9, [4, 0, 11]
 DROPOUT, DROPOUT_INPUT = 0.3, 0.2
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM, "lstm-peephole": PeepholeLSTM}
 CASES = [("rnn", 1, False), ("gru", 2, False), ("gru", 1, True), ("lstm", 1, False),
-         ("lstm", 2, False), ("lstm-peephole", 2, False), ("gru", 2, False, True)]
+         ("lstm", 2, False), ("lstm-peephole", 2, False), ("gru", 2, False, "locked"),
+         ("lstm", 2, False, "norm"), ("gru", 3, False, "norm", "skip")]
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -62,11 +65,14 @@ def drop(x, p, step, layer, locked):
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, cell, layers, tied, locked):
+    def __init__(self, cell, layers, tied, *kinds):
         super().__init__()
-        self.locked = locked
+        self.locked, self.skip = "locked" in kinds, "skip" in kinds
         self.embedding = nn.Embedding(V, E)
         self.rnn = nn.ModuleList(CELLS[cell](H if l else E, H) for l in range(layers))
+        self.norm = nn.ModuleList(nn.LayerNorm(H) for _ in range(layers if "norm" in kinds else 0))
+        for p in self.norm.parameters():
+            nn.init.normal_(p)
         self.projection = nn.Linear(H, E, bias=False) if tied else None
         self.output = nn.Linear(E if tied else H, V)
         if tied:
@@ -75,7 +81,9 @@ class LanguageModel(nn.Module):
     def forward(self, ids, targets, step):
         x = drop(self.embedding(ids), DROPOUT_INPUT, step, -1, self.locked)
         for l, layer in enumerate(self.rnn):
-            x = drop(layer(x)[0], DROPOUT, step, l, self.locked)
+            h = drop(layer(x)[0], DROPOUT, step, l, self.locked)
+            x = h + x if self.skip and l else h
+            x = self.norm[l](x) if self.norm else x
         logits = self.output(self.projection(x) if self.projection else x)
         return x, nn.functional.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
 
@@ -96,9 +104,9 @@ def tensors(named):
     return {name: {"shape": list(t.shape), "data": rounded(t)} for name, t in named}
 
 
-def trace(number, cell, layers, tied, locked=False):
+def trace(number, cell, layers, tied, *kinds):
     torch.manual_seed(number)
-    model = LanguageModel(cell, layers, tied, locked)  # float32 values, then widened: exact in both
+    model = LanguageModel(cell, layers, tied, *kinds)  # float32 values, then widened: exact in both
     ids, targets = (torch.randint(0, V, (T, B)) for _ in range(2))
     model = model.double()
     weights = tensors(model.named())
@@ -116,7 +124,7 @@ def trace(number, cell, layers, tied, locked=False):
         "torch": torch.__version__,
         "cell": cell, "layers": layers, "T": T, "B": B, "V": V, "H": H, "embed": E, "tied": tied,
         "dropout": DROPOUT, "dropout_input": DROPOUT_INPUT, "seed": SEED,
-        **({"locked": True} if locked else {}),
+        **{kind: True for kind in kinds},
         "lanes": LANES,
         "ids": ids.tolist(), "targets": targets.tolist(),
         "weights": weights, "loss": losses[0], "output": output, "gradients": gradients,
@@ -128,8 +136,8 @@ def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
     for number, case in enumerate(CASES):
         text = json.dumps(trace(number, *case), separators=(",", ":"))
-        kind = "-tied" * case[2] + "-locked" * (len(case) > 3)
-        (folder / f"dropout-{case[0]}-{case[1]}{kind}.json").write_text(text + "\n")
+        kinds = "".join("-" + kind for kind in ("tied",) * case[2] + case[3:])
+        (folder / f"dropout-{case[0]}-{case[1]}{kinds}.json").write_text(text + "\n")
 
 
 main()
