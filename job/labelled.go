@@ -118,7 +118,8 @@ func LabellerConfig(spec *rondov1.JobSpec, vocabulary, labels int) (model.Labell
 	}
 	l := model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
-		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, Labels: labels, Init: c.Init, ForgetBias: c.ForgetBias,
+		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
+		Skip: c.Skip, Labels: labels, Init: c.Init, ForgetBias: c.ForgetBias,
 		Seed: c.Seed}
 	if spec.Task == task.Classify {
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {

@@ -46,11 +46,12 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Dropout:       spec.Dropout,
 		DropoutInput:  spec.DropoutInput,
 		DropoutLocked: spec.DropoutLocked,
-		TieWeights:    spec.TieWeights,
-		Init:          initial,
-		ForgetBias:    spec.ForgetBias,
-		Seed:          spec.Seed,
-		Recompute:     int(spec.Recompute),
+		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
+		TieWeights: spec.TieWeights,
+		Init:       initial,
+		ForgetBias: spec.ForgetBias,
+		Seed:       spec.Seed,
+		Recompute:  int(spec.Recompute),
 	}
 	return c, app.Usage(c.Validate())
 }

@@ -50,7 +50,7 @@ func TranslatorConfig(
 	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: source, TargetVocab: target,
 		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
 		Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, Init: c.Init, ForgetBias: c.ForgetBias,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip, Init: c.Init, ForgetBias: c.ForgetBias,
 		Seed: c.Seed}
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)

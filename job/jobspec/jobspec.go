@@ -69,6 +69,8 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Regress}
 	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input":
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
+	case "dropout_locked", "layer_norm", "skip_connections":
+		return []string{task.LM, task.Classify, task.Tag, task.Translate, task.Regress}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
 	case "decoder_context", "attention":
@@ -102,6 +104,13 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
+	}
+	if spec.SkipConnections && spec.Layers < 2 {
+		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
+	}
+	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
+		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, whose " +
+			"decoder runs step by step: give another --attention, or leave them out")
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
@@ -239,6 +248,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
+		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}

@@ -135,21 +135,23 @@ type JobSpec struct {
 	MaxLength   int64 `protobuf:"varint,17,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
 	MaxExamples int64 `protobuf:"varint,18,opt,name=max_examples,json=maxExamples,proto3" json:"max_examples,omitempty"`
 	// Model. The cells are in the table of package compute.
-	Cell           string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
-	Hidden         int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	Layers         int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
-	Embed          int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
-	Dropout        float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
-	DropoutInput   float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
-	DropoutLocked  bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
-	Bidirectional  bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
-	Pool           string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
-	DecoderContext string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
-	Attention      string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
-	Target         string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
-	TieWeights     bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
-	Init           string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
-	ForgetBias     float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
+	Cell            string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
+	Hidden          int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Layers          int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
+	Embed           int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
+	Dropout         float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
+	DropoutInput    float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	DropoutLocked   bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
+	LayerNorm       bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
+	SkipConnections bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
+	Bidirectional   bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
+	Pool            string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
+	DecoderContext  string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
+	Attention       string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
+	Target          string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	TieWeights      bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
+	Init            string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
+	ForgetBias      float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
@@ -390,6 +392,20 @@ func (x *JobSpec) GetDropoutInput() float64 {
 func (x *JobSpec) GetDropoutLocked() bool {
 	if x != nil {
 		return x.DropoutLocked
+	}
+	return false
+}
+
+func (x *JobSpec) GetLayerNorm() bool {
+	if x != nil {
+		return x.LayerNorm
+	}
+	return false
+}
+
+func (x *JobSpec) GetSkipConnections() bool {
+	if x != nil {
+		return x.SkipConnections
 	}
 	return false
 }
@@ -984,7 +1000,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xf6o\n" +
+	"\x04_max\"\xf0q\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1025,7 +1041,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
 	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\xb1\x01\n" +
 	"\x0edropout_locked\x18\xc8\x01 \x01(\bB\x88\x01\xaa\xbb\x18\x83\x01\n" +
-	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12~\n" +
+	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12\x85\x01\n" +
+	"\n" +
+	"layer_norm\x18\xc9\x01 \x01(\bBe\xaa\xbb\x18a\n" +
+	"_layer normalisation of each layer's output, with a learned weight and bias (torch.nn.LayerNorm)R\tlayerNorm\x12p\n" +
+	"\x10skip_connections\x18\xca\x01 \x01(\bBD\xaa\xbb\x18@\n" +
+	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12~\n" +
 	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
 	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
