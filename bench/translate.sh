@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains translators with the textbook's settings beside the same networks in PyTorch, and prints
-# the loss and the BLEU of both:
+# the loss and the BLEU of both, and how long they trained (PyTorch's without its start):
 #
 #   PYTHON=$(bench/peers/setup.sh) bench/translate.sh fra-eng.zip
 #
@@ -38,10 +38,12 @@ for seed in ${SEEDS:-1 2 3}; do
 	for attention in $networks; do
 		flags="$same --attention $attention --seed $seed --threads $threads"
 		echo "rondo, attention $attention, seed $seed"
+		begin=$(date +%s%N)
 		"$rondo" train --task translate --corpus train.tsv --cell gru --normalize punctuation \
 			$flags --lr-schedule constant --validation-fraction 0 --resume never \
 			--checkpoint-dir checkpoints --dashboard off --json >events.json 2>&1 ||
 			{ cat events.json; exit 1; }
+		echo "trained in $((($(date +%s%N) - begin) / 1000000)) ms, with its start and its end"
 		for file in $files; do
 			"$rondo" eval --checkpoint checkpoints --corpus $file --json 2>/dev/null
 		done

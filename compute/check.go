@@ -281,7 +281,7 @@ func (s RecurrentShape) checkGradientState(what string, state RecurrentState) {
 
 // Check panics unless an output layer can have the shape.
 func (s OutputShape) Check() {
-	if s.N < 1 || s.H < 1 || s.V < 1 {
+	if s.N < 1 || s.H < 1 || s.V < 1 || !(s.Smoothing >= 0 && s.Smoothing < 1) {
 		panic(fmt.Sprintf("compute: output layer of shape %+v", s))
 	}
 }

@@ -107,7 +107,7 @@ func TestWorkerIsLean(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, heavy := range []string{"go.etcd.io/etcd/server", "k8s.io/client-go",
-		"gonum.org/v1/plot", "go.etcd.io/bbolt"} {
+		"github.com/wcharczuk/go-chart/v2", "go.etcd.io/bbolt"} {
 		if strings.Contains(string(out), heavy) {
 			t.Errorf("cmd/worker links %s", heavy)
 		}

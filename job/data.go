@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -36,8 +38,8 @@ type Data interface {
 	// segment.
 	Batches() corpus.SamplerConfig
 	Offset(segment int64, lane int) int64
-	// Network is the shape of the task's network.
-	Network() (Network, error)
+	// Extent is how much there is of the data.
+	Extent() Extent
 	// NewTask makes the task with a new network on the device. The gradients have room for tail
 	// floats behind them. The ledger, unless nil, hears of what is read.
 	NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error)
@@ -45,9 +47,7 @@ type Data interface {
 }
 
 // Ledger records what lanes read: see audit.Log.
-type Ledger interface {
-	Intend(step int64, segment, first, count int, inputs []int32) error
-}
+type Ledger = ahead.Ledger
 
 // Task is a job's task on a device.
 type Task struct {
@@ -77,51 +77,41 @@ func OpenData(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 
 // openTask opens the data of a job's task.
 func openTask(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	if spec.Task == task.LM {
-		d, err := openText(ctx, spec)
-		if err != nil {
-			return nil, err // a nil *Text is no nil Data
-		}
-		return d, nil
-	}
-	if spec.Task == task.Regress {
-		d, err := openSeries(ctx, spec)
-		if err != nil {
-			return nil, err
-		}
-		return d, nil
-	}
-	d, err := openExampleData(ctx, spec)
+	e, err := taskOf(spec)
 	if err != nil {
 		return nil, err
 	}
-	if spec.Task == task.Translate {
-		return Translated{d}, nil
-	}
-	return Labelled{d}, nil
+	return e.open(ctx, spec)
 }
 
-// CountVocabulary reads a job's data and returns the number of its tokens.
-func CountVocabulary(ctx context.Context, spec *rondov1.JobSpec) (int, error) {
-	if spec.Task == task.LM {
-		text, err := OpenCorpus(ctx, spec, nil)
-		if err != nil {
-			return 0, err
-		}
-		return text.Vocabulary().Len(), text.Close()
+// Extent is how much there is of a job's data, as far as its network and its memory depend on it.
+type Extent struct {
+	Tokens  int   `json:"vocabulary,omitempty"` // of the vocabulary
+	Outputs int   `json:"outputs,omitempty"`    // what is predicted, unless that is the vocabulary
+	Rows    int64 `json:"rows,omitempty"`       // of all time series
+}
+
+// labelsAssumed is the assumed number of labels of data that cannot be read.
+const labelsAssumed = 256
+
+// Assume returns the extent of data that cannot be read, but for the number of tokens.
+func Assume(spec *rondov1.JobSpec, tokens int) Extent {
+	outputs := tokens // at most all columns of a time series; a translation's vocabulary
+	if e, err := taskOf(spec); err == nil && e.counter != nil {
+		outputs = labelsAssumed
 	}
-	if spec.Task == task.Regress {
-		d, err := openSeries(ctx, spec)
-		if err != nil {
-			return 0, err
-		}
-		return d.Vocabulary().Len(), d.Close()
-	}
-	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
+	return Extent{Tokens: tokens, Outputs: outputs}
+}
+
+// Measure reads a job's --corpus and returns its extent.
+func Measure(ctx context.Context, spec *rondov1.JobSpec) (Extent, error) {
+	all := proto.CloneOf(spec) // --corpus, however the job divides it
+	all.EvalCorpus, all.ValidationFraction, all.Batch, all.Bptt = "", 0, 1, 1
+	d, err := openTask(ctx, all)
 	if err != nil {
-		return 0, err
+		return Extent{}, err
 	}
-	return set.Vocabulary().Len(), set.Close()
+	return d.Extent(), d.Close()
 }
 
 // dataHash is a hash of a text as Data.EvalData returns it.

@@ -89,7 +89,7 @@ func TestAdviseOnGPU(t *testing.T) {
 	const room = 3 << 30
 	on := cpu.Config{Threads: 1} // a device like any other
 	takes := func(lanes int) int64 {
-		bytes, err := GPUMemory(spec, on, 100, lanes)
+		bytes, err := GPUMemory(spec, on, Extent{Tokens: 100}, lanes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestAdviseOnGPU(t *testing.T) {
 		t.Fatalf("a test of nothing: 1024 lanes take %s, and one %s", size(takes(1024)),
 			size(takes(1)))
 	}
-	text := AdviseOnGPU(spec, on, 100, Part{Lanes: 1024, Workers: 4}, room)
+	text := AdviseOnGPU(spec, on, Extent{Tokens: 100}, Part{Lanes: 1024, Workers: 4}, room)
 	lanes := largest(1024, func(n int) bool { return takes(n) <= room })
 	if takes(lanes) > room || takes(lanes+1) <= room {
 		t.Errorf("%d lanes are said to be the most that fit", lanes)
@@ -117,7 +117,7 @@ func TestAdviseOnGPU(t *testing.T) {
 		0:           "give a smaller --batch or --bptt, or --recompute",
 		takes(1024): "give a smaller --batch or --bptt, or --recompute",
 	} {
-		text := AdviseOnGPU(spec, on, 100, Part{Lanes: 1024, Workers: 4}, room)
+		text := AdviseOnGPU(spec, on, Extent{Tokens: 100}, Part{Lanes: 1024, Workers: 4}, room)
 		if !strings.Contains(text, want) {
 			t.Errorf("room for %s: %q; want %q", size(room), text, want)
 		}

@@ -10,7 +10,6 @@ import (
 	"rondo/corpus/examples"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
 	"rondo/task/example"
 	"rondo/task/translate"
 )
@@ -43,22 +42,22 @@ func OpenExamples(
 	ctx context.Context, spec *rondov1.JobSpec, source string, vocabulary *corpus.Vocabulary,
 	outputs []string,
 ) (set *examples.Set, err error) {
-	c := examples.Config{Source: source, Kind: examples.Labelled, Tokenizer: Tokenizer(spec),
+	e, err := taskOf(spec)
+	if err != nil {
+		return nil, err
+	}
+	c := examples.Config{Source: source, Kind: e.examples, Tokenizer: Tokenizer(spec),
 		MinFrequency: spec.MinFrequency, MaxLength: int(spec.MaxLength), Vocabulary: vocabulary,
 		OpenBucket: bucket.Open}
-	switch {
-	case spec.Task != task.Translate:
+	if c.Kind != examples.Pairs {
 		c.Labels = outputs
-		if spec.Task == task.Tag {
-			c.Kind = examples.Tagged
+	} else {
+		c.Reserved = []string{translate.Begin, translate.End}
+		if outputs != nil {
+			if c.TargetVocabulary, err = corpus.NewVocabulary(outputs); err != nil {
+				return nil, err
+			}
 		}
-	case outputs != nil:
-		if c.TargetVocabulary, err = corpus.NewVocabulary(outputs); err != nil {
-			return nil, err
-		}
-		fallthrough
-	default:
-		c.Kind, c.Reserved = examples.Pairs, []string{translate.Begin, translate.End}
 	}
 	if vocabulary == nil {
 		c.MaxExamples = spec.MaxExamples
@@ -143,9 +142,9 @@ func (d *exampleData) Offset(segment int64, lane int) int64 {
 	return d.training.Batches.Example(segment, lane)
 }
 
-// Network implements Data.
-func (d *exampleData) Network() (Network, error) {
-	return NetworkOf(d.spec, d.Vocabulary().Len(), len(d.Outputs()))
+// Extent implements Data.
+func (d *exampleData) Extent() Extent {
+	return Extent{Tokens: d.Vocabulary().Len(), Outputs: len(d.Outputs())}
 }
 
 // Close releases the token files.

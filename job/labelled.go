@@ -5,26 +5,45 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"rondo/compute"
+	"rondo/corpus/examples"
 	"rondo/internal/app"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
-	"rondo/task/classify"
 	"rondo/task/label"
 	"rondo/task/lines"
-	"rondo/task/tag"
 	"rondo/telemetry"
 )
 
-// Labelled is the Data of the tasks classify and tag.
-type Labelled struct{ *exampleData }
+// labelled is the Data of the tasks of labels.
+type labelled struct{ *exampleData }
 
-// NewTask implements Data: classify or tag.
-func (d Labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
-	c, err := LabellerConfig(d.spec, d.Vocabulary().Len(), len(d.Outputs()))
+func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
+	d, err := openExampleData(ctx, spec)
+	return labelled{d}, err
+}
+
+// labellerNetwork is the network of a task of labels.
+func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	c, err := labellerConfig(spec, data)
+	if err != nil {
+		return Network{}, err
+	}
+	return Network{Tensors: c.Layout(), Tokens: c.Vocab,
+		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
+		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
+			return c.PassSize(on, int(spec.MaxLength), lanes), evaluation
+		}}, nil
+}
+
+// NewTask implements Data.
+func (d labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+	e, err := taskOf(d.spec)
+	if err != nil {
+		return nil, err
+	}
+	c, err := labellerConfig(d.spec, d.Extent())
 	if err != nil {
 		return nil, err
 	}
@@ -35,50 +54,48 @@ func (d Labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Task
 	}
 	return &Task{close: l.Close, Task: label.New(l, label.Config{Training: d.training,
 		Evaluation: d.evaluation, EvalData: d.EvalData(), Ledger: ledger,
-		Counter: Counter(d.spec, d.Outputs())})}, nil
-}
-
-// Counter is what the job's task counts in an evaluation.
-func Counter(spec *rondov1.JobSpec, labels []string) label.Counter {
-	if spec.Task == task.Tag {
-		return tag.NewCounter(labels)
-	}
-	return classify.Counter{Labels: len(labels)}
+		Counter: e.counter(d.Outputs())})}, nil
 }
 
 // mostConfused bounds the labels of a table of confusion.
 const mostConfused = 64
 
-// EvaluateLabels measures a network of classify or tag on a file of examples.
-func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetry.Eval, err error) {
+// evaluateLabels measures a network of a task of labels on a file of examples.
+func evaluateLabels(
+	ctx context.Context, t *Trained, source string, _ Search,
+) (e telemetry.Eval, err error) {
+	of, err := taskOf(t.Spec)
+	if err != nil {
+		return e, err
+	}
 	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
 	if err != nil {
 		return e, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
-	counter := Counter(t.Spec, t.Outputs)
+	counter := of.counter(t.Outputs)
 	counts := make([]int64, counter.Counters())
+	var confusion [][]int64
 	if len(t.Outputs) <= mostConfused {
-		e.Labels = t.Outputs
 		for range t.Outputs {
-			e.Confusion = append(e.Confusion, make([]int64, len(t.Outputs)))
+			confusion = append(confusion, make([]int64, len(t.Outputs)))
 		}
 	}
-	score, err := label.Score(ctx, t.Labeller, set, func(predicted, right []int32) {
+	network := t.weights.(*model.Labeller)
+	score, err := label.Score(ctx, network, set, func(predicted, right []int32) {
 		counter.Count(counts, predicted, right)
 		for i := range right {
-			if e.Confusion != nil {
-				e.Confusion[right[i]][predicted[i]]++
+			if confusion != nil {
+				confusion[right[i]][predicted[i]]++
 			}
 		}
 	})
 	if err != nil {
 		return e, err
 	}
-	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
-	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
-	for _, m := range counter.Metrics(counts) {
-		e.Metrics = append(e.Metrics, telemetry.Metric(m))
+	e = t.scored(score.Loss, score.Targets, counter.Metrics(counts)...)
+	if confusion != nil {
+		e.Labels, e.Confusion = t.Outputs, confusion
 	}
 	return e, nil
 }
@@ -87,7 +104,7 @@ func (t *Trained) EvaluateLabels(ctx context.Context, source string) (e telemetr
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
-	p, err := label.NewPredictor(t.Labeller, int(t.Spec.MaxLength))
+	p, err := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
 	if err != nil {
 		return err
 	}
@@ -109,19 +126,18 @@ func (t *Trained) input(err error) error {
 	return err
 }
 
-// LabellerConfig is the network of a job of the task classify or tag, for a vocabulary and labels
-// of these sizes.
-func LabellerConfig(spec *rondov1.JobSpec, vocabulary, labels int) (model.LabellerConfig, error) {
-	c, err := ModelConfig(spec, vocabulary)
+// labellerConfig is the network of a job of a task of labels.
+func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig, err error) {
+	c, err := ModelConfig(spec, data.Tokens)
 	if err != nil {
-		return model.LabellerConfig{}, err
+		return l, err
 	}
-	l := model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
+	l = model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
 		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
-		Skip: c.Skip, Labels: labels, Init: c.Init, ForgetBias: c.ForgetBias,
-		Seed: c.Seed}
-	if spec.Task == task.Classify {
+		Skip: c.Skip, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
+		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+	if e, _ := taskOf(spec); e.examples == examples.Labelled { // one label for all steps
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {
 			return l, app.Usage(err)
 		}

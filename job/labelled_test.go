@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,14 +113,14 @@ func TestLabelledNetwork(t *testing.T) {
 	} {
 		spec := classifySpec(t, source, strings.Fields(c.flags)...)
 		d := openData(t, spec)
-		n, err := d.Network()
+		n, err := NetworkOf(spec, d.Extent())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if got := model.Count(n.Tensors) - 4*d.Vocabulary().Len(); got != c.want {
 			t.Errorf("%s: %d parameters, want %d", c.flags, got, c.want)
 		}
-		config, err := LabellerConfig(spec, d.Vocabulary().Len(), len(d.Outputs()))
+		config, err := labellerConfig(spec, d.Extent())
 		if err != nil || config.Pool != c.pool {
 			t.Errorf("%s: %v, pool %v", c.flags, err, config.Pool)
 		}
@@ -149,7 +150,7 @@ func saveLabeller(t *testing.T, folder string, d Data, spec *rondov1.JobSpec) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := d.Network()
+	n, err := NetworkOf(spec, d.Extent())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestLabelledCheckpoint(t *testing.T) {
 	if !errors.Is(err, errors.ErrUnsupported) || errors.As(err, &usage) {
 		t.Errorf("an error of the output: %v", err)
 	}
-	e, err := trained.EvaluateLabels(t.Context(), spec.Corpus)
+	e, err := trained.Evaluate(t.Context(), spec.Corpus, Search{})
 	sum := int64(0)
 	for _, row := range e.Confusion {
 		for _, n := range row {
@@ -219,6 +220,16 @@ func TestLabelledCheckpoint(t *testing.T) {
 	tag.Task = task.Tag
 	_, err = OpenCheckpoints(t.Context(), tag, d, nil)
 	refused(t, err, "which has --task classify instead of tag")
+}
+
+// Each name that --task takes has an entry.
+func TestTasks(t *testing.T) {
+	names := slices.Sorted(maps.Keys(tasks()))
+	if want := slices.Sorted(slices.Values(task.Names())); !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+	_, err := OpenData(t.Context(), &rondov1.JobSpec{Task: "sing"})
+	refused(t, err, `--task "sing" is not one of lm, `)
 }
 
 // A vocabulary and labels of another network make no data of their own.

@@ -9,7 +9,6 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
 	"rondo/train"
 )
 
@@ -39,21 +38,19 @@ const (
 	tokenBytes = 256
 	// sampledBytes is the memory, for each token of the vocabulary, to choose one.
 	sampledBytes = 16
-	// labelsAssumed is the assumed number of labels of a task.
-	labelsAssumed = 256
 	// manyThreads is the assumed number for --threads 0, which only the worker's machine knows.
 	manyThreads = 16
 )
 
-// Memory estimates the memory of each of a job's workers, which share the lanes. vocabulary is the
-// number of tokens. The corpus is read from disk and does not count. If workers are lost, the
-// others have more lanes: then Memory of the remaining number holds.
-func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
+// Memory estimates the memory of each of a job's workers, which share the lanes. Tokens are read
+// from disk and do not count. If workers are lost, the others have more lanes: then Memory of the
+// remaining number holds.
+func Memory(spec *rondov1.JobSpec, data Extent, workers int) (Estimate, error) {
 	if workers < 1 || int64(workers) > spec.Batch {
 		return Estimate{}, fmt.Errorf("%d workers cannot share %d lanes (--batch)", workers,
 			spec.Batch)
 	}
-	s, err := sizesOf(spec, vocabulary)
+	s, err := sizesOf(spec, data)
 	if err != nil {
 		return Estimate{}, err
 	}
@@ -66,7 +63,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 		Model:    kept,
 		Work:     work.Total(),
 		Copies:   s.parameters + 3*s.states, // two states of each lane, and one for a save
-		Runtime:  runtimeBytes + tokenBytes*int64(vocabulary),
+		Runtime:  runtimeBytes + tokenBytes*int64(data.Tokens),
 		Recovery: max(s.snapshot, evaluation.Total()),
 	}
 	if spec.Compress != "none" || spec.ErrorFeedback {
@@ -83,7 +80,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 		e.Copies += 2 * s.snapshot // one is written, one waits
 	}
 	if spec.SampleTokens > 0 {
-		e.Copies += sampledBytes * int64(vocabulary)
+		e.Copies += sampledBytes * int64(data.Tokens)
 	}
 	e.Runtime += e.Steady() / spareShare
 	return e, nil
@@ -92,9 +89,7 @@ func Memory(spec *rondov1.JobSpec, vocabulary, workers int) (Estimate, error) {
 // sizes holds the sizes of a job's tensors in host memory, in bytes.
 type sizes struct {
 	spec       *rondov1.JobSpec
-	config     model.Config
-	labeller   *model.LabellerConfig   // of a task with labels
-	translator *model.TranslatorConfig // of translate; neither: config is the model
+	network    Network
 	precision  compute.Precision
 	parameters int64
 	states     int64 // of all lanes
@@ -104,9 +99,9 @@ type sizes struct {
 	slots, copies int64
 }
 
-func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
+func sizesOf(spec *rondov1.JobSpec, data Extent) (s sizes, err error) {
 	s.spec = spec
-	if s.config, err = ModelConfig(spec, vocabulary); err != nil {
+	if s.network, err = NetworkOf(spec, data); err != nil {
 		return s, err
 	}
 	if s.precision, err = compute.ParsePrecision(spec.Precision); err != nil {
@@ -118,28 +113,8 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 	}
 	outer, rounds := local(spec).Kept(rule)
 	s.slots, s.copies = int64(rule.Slots()+outer), int64(rounds)
-	if spec.Task == task.Regress { // all columns may be predicted
-		if s.config, err = SeriesConfig(spec, vocabulary, vocabulary-1); err != nil {
-			return s, err
-		}
-	}
-	layout := model.Layout(s.config)
-	s.states = 4 * spec.Batch * int64(s.config.StateSize())
-	switch spec.Task {
-	case task.Translate: // the target's vocabulary is taken to be as large as the source's
-		translator, err := TranslatorConfig(spec, vocabulary, vocabulary)
-		if err != nil {
-			return s, err
-		}
-		s.translator, s.states, layout = &translator, 0, translator.Layout()
-	case task.Classify, task.Tag:
-		labeller, err := LabellerConfig(spec, vocabulary, labelsAssumed)
-		if err != nil {
-			return s, err
-		}
-		s.labeller, s.states, layout = &labeller, 0, labeller.Layout()
-	}
-	s.parameters = 4 * int64(model.Span(layout))
+	s.parameters = 4 * int64(model.Span(s.network.Tensors))
+	s.states = 4 * spec.Batch * int64(s.network.StateSize)
 	s.snapshot = s.parameters*(1+s.slots) + s.states
 	return s, nil
 }
@@ -149,7 +124,7 @@ func sizesOf(spec *rondov1.JobSpec, vocabulary int) (s sizes, err error) {
 func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	work, evaluation compute.Size) {
 	tensor := func(bytes int64) int64 { return on.TensorSize(int(bytes / 4)).Own }
-	spec, T := s.spec, int(s.spec.Bptt)
+	spec := s.spec
 	together, beside := passes(spec, int64(lanes))
 	all := tensor(s.parameters)
 	kept = all*(1+s.copies+beside) + tensor(s.parameters+4*train.Tail)
@@ -158,23 +133,7 @@ func (s sizes) onDevice(on compute.Sizer, lanes, workers int) (kept int64,
 	} else { // the own part; with two copies also another's, and its gradients of the last step
 		kept += n * tensor(s.parameters/int64(workers)) * (s.slots + n - 1)
 	}
-	most, B := int(spec.MaxLength), int(together)
-	switch {
-	case s.labeller != nil: // evaluations use the same passes
-		return kept, s.labeller.PassSize(on, most, B), compute.Size{}
-	case s.translator != nil: // with an end, and in evaluations a decoder
-		work = s.translator.PassSize(on, most+1, most+1, B)
-		evaluation = s.translator.DecoderSize(on, most+1, B)
-		return kept, work.And(evaluation), evaluation
-	}
-	work = s.config.SegmentSize(on, T, B)
-	evaluation = s.config.EvaluatorSize(on, T, B)
-	if spec.SampleTokens > 0 {
-		work = work.And(s.config.GeneratorSize(on))
-	}
-	if spec.EvalCorpus != "" || spec.ValidationFraction > 0 {
-		work = work.And(evaluation)
-	}
+	work, evaluation = s.network.size(on, int(together))
 	return kept, work, evaluation
 }
 

@@ -24,8 +24,8 @@ type Part struct {
 const gpuReserve = 48 << 20
 
 // GPUMemory estimates the GPU memory of a worker with this many lanes, in bytes.
-func GPUMemory(spec *rondov1.JobSpec, on compute.Sizer, vocabulary, lanes int) (int64, error) {
-	s, err := sizesOf(spec, vocabulary)
+func GPUMemory(spec *rondov1.JobSpec, on compute.Sizer, data Extent, lanes int) (int64, error) {
+	s, err := sizesOf(spec, data)
 	if err != nil {
 		return 0, err
 	}
@@ -38,8 +38,8 @@ const driverBytes = 2 << 30
 
 // BesideGPU estimates the host memory, in bytes, of a worker whose model is on a GPU: the gradient
 // that travels around the ring, and the copies that are stored and restored.
-func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
-	s, err := sizesOf(spec, vocabulary)
+func BesideGPU(spec *rondov1.JobSpec, data Extent) (int64, error) {
+	s, err := sizesOf(spec, data)
 	if err != nil {
 		return 0, err
 	}
@@ -48,7 +48,7 @@ func BesideGPU(spec *rondov1.JobSpec, vocabulary int) (int64, error) {
 		copies += 2 // one is written, one waits
 	}
 	bytes := s.parameters + 3*s.states + copies*s.snapshot + runtimeBytes +
-		tokenBytes*int64(vocabulary)
+		tokenBytes*int64(data.Tokens)
 	return bytes + bytes/spareShare + driverBytes, nil
 }
 
@@ -64,12 +64,12 @@ func Room(device compute.Device, lack *compute.MemoryError) int64 {
 
 // AdviseOnGPU returns the end of a sentence: the estimate of a worker's GPU memory, and the flags
 // with which it would fit into room. Without a room it suggests smaller sizes.
-func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part Part,
+func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, data Extent, part Part,
 	room int64) string {
 	takes := func(change func(*rondov1.JobSpec), lanes int) int64 {
 		changed := proto.CloneOf(spec)
 		change(changed)
-		bytes, err := GPUMemory(changed, on, vocabulary, lanes)
+		bytes, err := GPUMemory(changed, on, data, lanes)
 		if err != nil {
 			return 1 << 62 // the job is invalid, so it never fits
 		}
@@ -78,7 +78,7 @@ func AdviseOnGPU(spec *rondov1.JobSpec, on compute.Sizer, vocabulary int, part P
 	as := func(*rondov1.JobSpec) {}
 	text := fmt.Sprintf("; a worker of %d lanes takes about %s", part.Lanes,
 		size(takes(as, part.Lanes)))
-	if spec.Task != task.LM && spec.Task != task.Regress {
+	if !task.Segments(spec.Task) {
 		return text + ": give a smaller --batch, or a smaller --max-length if examples are shorter"
 	}
 	if room <= 0 || takes(as, part.Lanes) <= room {

@@ -67,7 +67,7 @@ func TestGPUMemory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := GPUMemory(spec, on, c.vocabulary, int(spec.Batch))
+			want, err := GPUMemory(spec, on, Extent{Tokens: c.vocabulary}, int(spec.Batch))
 			if err != nil {
 				t.Fatal(err)
 			}

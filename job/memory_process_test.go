@@ -111,7 +111,7 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 			spec.CheckpointDir = jobspec.NoCheckpoints
 			change(spec)
 			vocabulary, all := train(t, spec)
-			estimate, err := job.Memory(spec, vocabulary, 2)
+			estimate, err := job.Memory(spec, job.Extent{Tokens: vocabulary}, 2)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -57,7 +57,7 @@ func TestMemoryAgainstTheDevice(t *testing.T) {
 			t.Run(name+" "+precision, func(t *testing.T) {
 				spec := memorySpec(c.change)
 				spec.Precision = precision
-				estimate, err := Memory(spec, c.vocabulary, 1)
+				estimate, err := Memory(spec, Extent{Tokens: c.vocabulary}, 1)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -18,6 +19,8 @@ import (
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
+	"rondo/telemetry"
+	"rondo/train"
 )
 
 // The files of a checkpoint.
@@ -47,11 +50,12 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		DropoutInput:  spec.DropoutInput,
 		DropoutLocked: spec.DropoutLocked,
 		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
-		TieWeights: spec.TieWeights,
-		Init:       initial,
-		ForgetBias: spec.ForgetBias,
-		Seed:       spec.Seed,
-		Recompute:  int(spec.Recompute),
+		TieWeights:     spec.TieWeights,
+		Init:           initial,
+		ForgetBias:     spec.ForgetBias,
+		Seed:           spec.Seed,
+		Recompute:      int(spec.Recompute),
+		LabelSmoothing: spec.LabelSmoothing,
 	}
 	return c, app.Usage(c.Validate())
 }
@@ -66,28 +70,7 @@ type Trained struct {
 	Step       int64
 	Metrics    checkpoint.Metrics
 
-	// The network: one of these.
-	Model      *model.Model    // of the tasks lm and regress
-	Labeller   *model.Labeller // of the tasks classify and tag
-	Translator *model.Translator
-}
-
-// network is what all networks have.
-type network interface {
-	Device() compute.Device
-	Layout() []model.View
-	Params() []float32
-	Close()
-}
-
-func (t *Trained) network() network {
-	switch {
-	case t.Labeller != nil:
-		return t.Labeller
-	case t.Translator != nil:
-		return t.Translator
-	}
-	return t.Model
+	weights
 }
 
 // Use says how to compute with a trained model, which may differ from its training.
@@ -152,7 +135,7 @@ func LoadTrained(
 		return nil, app.Usagef("checkpoint %s is of --task %s, and one of --task %s is needed: "+
 			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
-	if n := spec.MaxLength; spec.Task != task.LM && (n < 1 || n > examples.MaxLength) {
+	if n := spec.MaxLength; !task.Segments(spec.Task) && (n < 1 || n > examples.MaxLength) {
 		return nil, fmt.Errorf("manifest.json in %s: --max-length %d is not in [1, %d]", c.Path, n,
 			examples.MaxLength)
 	}
@@ -169,7 +152,11 @@ func LoadTrained(
 	}
 	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
 		Step: c.Step, Why: why, Metrics: c.Metrics}
-	if err := t.open(device); err != nil {
+	network, err := NetworkOf(spec, Extent{Tokens: vocabulary.Len(), Outputs: len(c.Outputs)})
+	if err == nil {
+		t.weights, err = network.make(device)
+	}
+	if err != nil {
 		device.Close()
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -180,57 +167,45 @@ func LoadTrained(
 	return t, nil
 }
 
-// open makes the network.
-func (t *Trained) open(device compute.Device) error {
-	if t.Spec.Task == task.LM {
-		config, err := ModelConfig(t.Spec, t.Vocabulary.Len())
-		if err == nil {
-			t.Model, err = model.New(config, device)
-		}
-		return err
-	}
-	if t.Spec.Task == task.Regress {
-		config, err := SeriesConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
-		if err == nil {
-			t.Model, err = model.New(config, device)
-		}
-		return err
-	}
-	if t.Spec.Task == task.Translate {
-		config, err := TranslatorConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
-		if err == nil {
-			t.Translator, err = model.NewTranslator(config, device)
-		}
-		return err
-	}
-	config, err := LabellerConfig(t.Spec, t.Vocabulary.Len(), len(t.Outputs))
-	if err == nil {
-		t.Labeller, err = model.NewLabeller(config, device)
-	}
-	return err
-}
-
 // read reads the parameters into the device, through host memory if the device has its own.
 func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
 	defer compute.Catch(&err)
-	n := t.network()
-	params, device := n.Params(), n.Device()
+	params, device := t.Params(), t.Device()
 	if HostMemory(device) {
-		return c.ReadInto(ctx, ModelFile, Tensors(n.Layout(), params))
+		return c.ReadInto(ctx, ModelFile, Tensors(t.Layout(), params))
 	}
 	staged := make([]float32, len(params))
-	if err := c.ReadInto(ctx, ModelFile, Tensors(n.Layout(), staged)); err != nil {
+	if err := c.ReadInto(ctx, ModelFile, Tensors(t.Layout(), staged)); err != nil {
 		return err
 	}
 	device.Upload(params, staged)
 	return nil
 }
 
+// Evaluate measures the network on other data.
+func (t *Trained) Evaluate(ctx context.Context, source string, how Search) (telemetry.Eval, error) {
+	e, err := taskOf(t.Spec)
+	if err != nil {
+		return telemetry.Eval{}, err
+	}
+	return e.evaluate(ctx, t, source, how)
+}
+
+// scored is the result of an evaluation: the loss, summed over targets, and the task's metrics.
+func (t *Trained) scored(sum float64, targets int64, metrics ...train.Metric) telemetry.Eval {
+	loss := sum / float64(targets)
+	e := telemetry.Eval{Step: t.Step, Tokens: targets, Loss: loss,
+		Perplexity: telemetry.Perplexity(loss), BitsPerToken: loss / math.Ln2}
+	for _, m := range metrics {
+		e.Metrics = append(e.Metrics, telemetry.Metric(m))
+	}
+	return e
+}
+
 // Close frees the network and its device.
 func (t *Trained) Close() {
-	n := t.network()
-	device := n.Device()
-	n.Close()
+	device := t.Device()
+	t.weights.Close()
 	device.Close()
 }
 

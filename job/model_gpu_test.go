@@ -118,16 +118,6 @@ func TestLabellerOnGPU(t *testing.T) {
 	if !onGPU(t) {
 		return
 	}
-	gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gpu.Close()
-	host, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer host.Close()
 	for _, pool := range []model.Pool{model.PoolNone, model.PoolLast, model.PoolMean,
 		model.PoolMax} {
 		t.Run(pool.String(), func(t *testing.T) {
@@ -140,14 +130,31 @@ func TestLabellerOnGPU(t *testing.T) {
 			for i := range batches {
 				batches[i] = randomExamples(rng, c, 6-i, 3)
 			}
-			want, got := labelled(t, c, host, batches), labelled(t, c, gpu, batches)
-			for i := range batches {
-				compared := devicetest.NewComparison(t,
-					devicetest.Bounds{Element: 1e-4, Share: 1e-5})
-				compared.Tensor(fmt.Sprint("batch ", i), "results", got[i], widened(want[i]))
-				compared.End()
-			}
+			compareGPU(t, func(on compute.Device) [][]float32 {
+				return labelledOn(t, c, on, batches)
+			})
 		})
+	}
+}
+
+// compareGPU holds results of a GPU against those of the CPU.
+func compareGPU(t *testing.T, run func(compute.Device) [][]float32) {
+	t.Helper()
+	gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Close()
+	host, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	want, got := run(host), run(gpu)
+	for i := range want {
+		compared := devicetest.NewComparison(t, devicetest.Bounds{Element: 1e-4, Share: 1e-5})
+		compared.Tensor(fmt.Sprint("result ", i), "values", got[i], widened(want[i]))
+		compared.End()
 	}
 }
 
@@ -171,9 +178,35 @@ func randomExamples(rng *rand.Rand, c model.LabellerConfig, T, B int) model.Exam
 	return in
 }
 
-// labelled returns each batch's gradients, the losses and, if pooled, the logits. Staged gradients
-// are those on the device.
-func labelled(t *testing.T, c model.LabellerConfig, dev compute.Device, batches []model.Examples) (
+// backward runs a pass, and returns the gradients and the loss. Staged gradients are those on the
+// device.
+func backward(
+	t *testing.T, dev compute.Device, gradients []float32, staged func() []compute.Staged,
+	run func(model.Hooks) (float64, error),
+) (results []float32, loss float64) {
+	t.Helper()
+	var hooks model.Hooks
+	if stager, ok := dev.(compute.Stager); ok {
+		hooks.Stage = stager.AllocHost(len(gradients))
+		defer stager.FreeHost(hooks.Stage)
+	}
+	loss, err := run(hooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range staged() {
+		s.Wait()
+	}
+	results = make([]float32, len(gradients))
+	dev.Download(results, gradients)
+	if hooks.Stage != nil {
+		devicetest.SameBits(t, "what is staged", hooks.Stage, results)
+	}
+	return results, loss
+}
+
+// labelledOn returns each batch's gradients, the losses and, if pooled, the logits.
+func labelledOn(t *testing.T, c model.LabellerConfig, dev compute.Device, batches []model.Examples) (
 	all [][]float32) {
 	t.Helper()
 	l, err := model.NewLabeller(c, dev)
@@ -186,24 +219,9 @@ func labelled(t *testing.T, c model.LabellerConfig, dev compute.Device, batches 
 		t.Fatal(err)
 	}
 	defer p.Close()
-	var hooks model.Hooks
-	if stager, ok := dev.(compute.Stager); ok {
-		hooks.Stage = stager.AllocHost(len(l.Gradients()))
-		defer stager.FreeHost(hooks.Stage)
-	}
 	for _, in := range batches {
-		loss, err := p.Backward(in, hooks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range p.Staged() {
-			s.Wait()
-		}
-		results := make([]float32, len(l.Gradients()))
-		dev.Download(results, l.Gradients())
-		if hooks.Stage != nil {
-			devicetest.SameBits(t, "what is staged", hooks.Stage, results)
-		}
+		results, loss := backward(t, dev, l.Gradients(), p.Staged,
+			func(h model.Hooks) (float64, error) { return p.Backward(in, h) })
 		logits := make([]float32, len(in.Targets)*c.Labels)
 		predicted, err := p.Predict(in, logits)
 		if err != nil {

@@ -91,7 +91,7 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		device := trained.Model.Device().(*cpu.Device)
+		device := trained.Device().(*cpu.Device)
 		alike, err := cpu.New(cpu.Config{Threads: c.want}) // without cgo it has one thread
 		if err != nil {
 			t.Fatal(err)

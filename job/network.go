@@ -1,12 +1,12 @@
 package job
 
 import (
+	"rondo/compute"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
 )
 
-// Network is the shape of a task's network, as sums and estimates need it.
+// Network is the shape of a task's network.
 type Network struct {
 	Tensors []model.View // all parameters
 	// Table names the tensor of which a pass only touches the rows of the tokens that it reads; "":
@@ -14,40 +14,30 @@ type Network struct {
 	Table         string
 	TableByColumn bool
 	Tokens        int // that the network reads: the vocabulary's size
+	StateSize     int // floats that a lane carries from step to step
+
+	// make makes a network with initial weights.
+	make func(compute.Device) (weights, error)
+	// size is a device's memory for passes over this many lanes at a time. Its part for
+	// evaluations is evaluation, unless they use the same passes or there are none.
+	size func(on compute.Sizer, lanes int) (work, evaluation compute.Size)
+	// data is the host memory of the data that are not read from disk, in bytes.
+	data int64
 }
 
-// NetworkOf is the network of a job for a vocabulary and outputs of these sizes: see Data.
-func NetworkOf(spec *rondov1.JobSpec, vocabulary, outputs int) (Network, error) {
-	if spec.Task == task.LM {
-		return languageNetwork(spec, vocabulary)
-	}
-	if spec.Task == task.Regress {
-		c, err := SeriesConfig(spec, vocabulary, outputs)
-		return Network{Tensors: model.Layout(c), Tokens: vocabulary}, err
-	}
-	if spec.Task == task.Translate {
-		c, err := TranslatorConfig(spec, vocabulary, outputs)
-		if err != nil {
-			return Network{}, err
-		}
-		return Network{Tensors: c.Layout(), Tokens: vocabulary}, nil
-	}
-	c, err := LabellerConfig(spec, vocabulary, outputs)
+// weights are a network on a device.
+type weights interface {
+	Device() compute.Device
+	Layout() []model.View
+	Params() []float32
+	Close()
+}
+
+// NetworkOf is the network of a job whose data have this extent.
+func NetworkOf(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	e, err := taskOf(spec)
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.Vocab}, nil
-}
-
-// languageNetwork is the network of a language model.
-func languageNetwork(spec *rondov1.JobSpec, vocabulary int) (Network, error) {
-	c, err := ModelConfig(spec, vocabulary)
-	if err != nil {
-		return Network{}, err
-	}
-	n := Network{Tensors: model.Layout(c), TableByColumn: c.Embed == 0, Tokens: c.Vocab}
-	if !c.TieWeights { // tied weights are also the output layer's, which reads all of them
-		n.Table = c.LookupWeight()
-	}
-	return n, nil
+	return e.network(spec, data)
 }

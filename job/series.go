@@ -62,7 +62,7 @@ func OpenSeries(ctx context.Context, source string, columns []string) (*series.S
 }
 
 // openSeries opens the job's series.
-func openSeries(ctx context.Context, spec *rondov1.JobSpec) (*Series, error) {
+func openSeries(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	whole, err := OpenSeries(ctx, spec.Corpus, nil)
 	if err != nil {
 		return nil, err
@@ -141,14 +141,29 @@ func (d *Series) Batches() corpus.SamplerConfig { return d.sampler.Config() }
 // Offset implements Data: the first row that the lane reads.
 func (d *Series) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
 
-// Network implements Data.
-func (d *Series) Network() (Network, error) {
-	return NetworkOf(d.spec, d.vocabulary.Len(), len(d.targets))
+// Extent implements Data.
+func (d *Series) Extent() Extent {
+	e := Extent{Tokens: d.vocabulary.Len(), Outputs: len(d.targets)}
+	for _, s := range d.all {
+		e.Rows += int64(s.Rows())
+	}
+	return e
+}
+
+// seriesNetwork is the network of the task regress.
+func seriesNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	c, err := seriesConfig(spec, data.Tokens, data.Outputs)
+	if err != nil {
+		return Network{}, err
+	}
+	n := networkOfSegments(spec, c)
+	n.Tokens = data.Tokens
+	return n, nil
 }
 
 // NewTask implements Data.
 func (d *Series) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
-	config, err := SeriesConfig(d.spec, d.vocabulary.Len(), len(d.targets))
+	config, err := seriesConfig(d.spec, d.vocabulary.Len(), len(d.targets))
 	if err != nil {
 		return nil, err
 	}
@@ -178,9 +193,9 @@ func (d *Series) NewTask(device compute.Device, tail int, ledger Ledger) (*Task,
 // Close implements Data.
 func (d *Series) Close() error { return nil }
 
-// SeriesConfig is the network of a job of the task regress. The vocabulary has one token more than
+// seriesConfig is the network of a job of the task regress. The vocabulary has one token more than
 // the series has columns; outputs are the predicted columns.
-func SeriesConfig(spec *rondov1.JobSpec, vocabulary, outputs int) (model.Config, error) {
+func seriesConfig(spec *rondov1.JobSpec, vocabulary, outputs int) (model.Config, error) {
 	c, err := ModelConfig(spec, vocabulary)
 	if err != nil {
 		return c, err
@@ -239,16 +254,20 @@ func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, e
 func (f *Forecaster) Forecast(
 	ctx context.Context, ahead int, each func(row int, predicted []float64) error,
 ) error {
-	return regress.Forecast(ctx, f.trained.Model, f.Series, f.scale, f.Targets, ahead, each)
+	return regress.Forecast(ctx, f.trained.weights.(*model.Model), f.Series, f.scale, f.Targets,
+		ahead, each)
 }
 
-// EvaluateSeries measures a network of the task regress on a series, 1, 4, 16 and 64 steps ahead.
-func (t *Trained) EvaluateSeries(ctx context.Context, source string) (e telemetry.Eval, err error) {
+// evaluateSeries measures a network of the task regress on a series, 1, 4, 16 and 64 steps ahead.
+func evaluateSeries(
+	ctx context.Context, t *Trained, source string, _ Search,
+) (e telemetry.Eval, err error) {
 	f, err := t.Forecaster(ctx, source)
 	if err != nil {
 		return e, err
 	}
-	errs, err := regress.Measure(ctx, t.Model, f.Series, f.scale, f.Targets, []int{1, 4, 16, 64})
+	errs, err := regress.Measure(ctx, t.weights.(*model.Model), f.Series, f.scale, f.Targets,
+		[]int{1, 4, 16, 64})
 	if err != nil {
 		return e, err
 	}

@@ -44,12 +44,12 @@ func TestSeriesData(t *testing.T) {
 			}
 		}
 	}
-	n, err := d.Network()
+	n, err := NetworkOf(d.(*Series).spec, d.Extent())
 	if err != nil || n.Table != "" || len(n.Tensors) != 6 || n.Tensors[0].Shape[0] != 1 ||
 		n.Tensors[2].Shape[1] != 2 {
 		t.Errorf("%+v, %v", n, err)
 	}
-	if _, err := Memory(seriesSpec(t, source), 3, 1); err != nil {
+	if _, err := Memory(seriesSpec(t, source), Extent{3, 1, 8}, 1); err != nil {
 		t.Error(err)
 	}
 }

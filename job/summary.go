@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -182,11 +181,12 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !slices.Contains(task.Names(), spec.Task) {
+	of, err := taskOf(spec)
+	if err != nil {
 		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
 			"use the version that made it, or a later one", c.Path, spec.Task)
 	}
-	network, err := NetworkOf(spec, len(c.Vocabulary), len(c.Outputs))
+	network, err := NetworkOf(spec, Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs)})
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -217,7 +217,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s.ValidationLoss = metric(checkpoint.ValidationLoss)
 	s.Evaluated = evaluated(v, s.ValidationLoss)
-	s.commands(spec, location, v != nil && v.EndsEarly(spec.EarlyStop))
+	s.commands(spec, of.command, location, v != nil && v.EndsEarly(spec.EarlyStop))
 	return s, nil
 }
 
@@ -225,7 +225,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 // did not record it.
 func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
-	if spec.Task == task.LM || spec.Task == task.Regress {
+	if task.Segments(spec.Task) {
 		s.BPTT = spec.Bptt
 		s.TokensSeen = segments * spec.Batch * spec.Bptt
 		if s.TrainTokens != nil && *s.TrainTokens > 0 {
@@ -267,26 +267,15 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 	return nil
 }
 
-// useCommand names the command that uses a network of a task.
-func useCommand(of string) string {
-	switch of {
-	case task.LM:
-		return "generate"
-	case task.Regress:
-		return "predict"
-	}
-	return of
-}
-
 // commands fills in the command lines, without the run's --inject, logs and traces. early says that
 // --early-stop has ended the job.
-func (s *Summary) commands(of *rondov1.JobSpec, location string, early bool) {
+func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early bool) {
 	spec := proto.CloneOf(of)
 	plain := jobspec.Default()
 	spec.Resume, spec.Inject, spec.AuditDir, spec.Trace = plain.Resume, "", "", ""
 	spec.CheckpointDir = ""
 	s.Repeat = append([]string{"rondo", "train"}, jobspec.Arguments(spec)...)
-	s.Use = []string{"rondo", useCommand(spec.Task), "--checkpoint", location}
+	s.Use = []string{"rondo", command, "--checkpoint", location}
 	spec.CheckpointDir = location
 	if ownFolder(s.Checkpoint, location) {
 		spec.CheckpointDir = filepath.Dir(location)

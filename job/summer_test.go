@@ -45,7 +45,7 @@ func TestSummerConfig(t *testing.T) {
 			if err := jobspec.Validate(spec); err != nil {
 				t.Fatal(err)
 			}
-			n, err := languageNetwork(spec, c.vocabulary)
+			n, err := languageNetwork(spec, Extent{Tokens: c.vocabulary})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func TestMomentumAfter(t *testing.T) {
 		if got := momentumAfter(spec, 1000); got != c.want {
 			t.Errorf("%s: after step %d, want %d", name, got, c.want)
 		}
-		n, err := languageNetwork(spec, 80)
+		n, err := languageNetwork(spec, Extent{Tokens: 80})
 		if err != nil {
 			t.Fatal(err)
 		}

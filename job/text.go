@@ -9,9 +9,11 @@ import (
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
+	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/lm"
+	"rondo/telemetry"
 )
 
 // Text is the Data of a language model.
@@ -64,7 +66,7 @@ func openCorpus(
 }
 
 // openText opens the job's corpus, and its evaluation text if it has one.
-func openText(ctx context.Context, spec *rondov1.JobSpec) (*Text, error) {
+func openText(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	text, err := OpenCorpus(ctx, spec, nil)
 	if err != nil {
 		return nil, err
@@ -153,8 +155,39 @@ func (d *Text) Batches() corpus.SamplerConfig { return d.sampler.Config() }
 // Offset implements Data: the position of the first token that the lane reads.
 func (d *Text) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
 
-// Network implements Data.
-func (d *Text) Network() (Network, error) { return NetworkOf(d.spec, d.Vocabulary().Len(), 0) }
+// Extent implements Data.
+func (d *Text) Extent() Extent { return Extent{Tokens: d.Vocabulary().Len()} }
+
+// languageNetwork is the network of a language model.
+func languageNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	c, err := ModelConfig(spec, data.Tokens)
+	if err != nil {
+		return Network{}, err
+	}
+	n := networkOfSegments(spec, c)
+	n.Tokens, n.TableByColumn = c.Vocab, c.Embed == 0
+	if !c.TieWeights { // tied weights are also the output layer's, which reads all of them
+		n.Table = c.LookupWeight()
+	}
+	return n, nil
+}
+
+// networkOfSegments is a network that reads segments of --bptt tokens or rows.
+func networkOfSegments(spec *rondov1.JobSpec, c model.Config) Network {
+	return Network{Tensors: model.Layout(c), StateSize: c.StateSize(),
+		make: func(on compute.Device) (weights, error) { return model.New(c, on) },
+		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
+			work = c.SegmentSize(on, int(spec.Bptt), lanes)
+			evaluation = c.EvaluatorSize(on, int(spec.Bptt), lanes)
+			if spec.SampleTokens > 0 {
+				work = work.And(c.GeneratorSize(on))
+			}
+			if spec.EvalCorpus != "" || spec.ValidationFraction > 0 {
+				work = work.And(evaluation)
+			}
+			return work, evaluation
+		}}
+}
 
 // batches is the job's segments, in the form that task/lm reads.
 type batches struct {
@@ -218,4 +251,59 @@ func (d *Text) Close() error {
 		err = errors.Join(err, d.evaluated.Close())
 	}
 	return err
+}
+
+// Write lets a language model continue a text by so many tokens.
+func (t *Trained) Write(
+	ctx context.Context, prefix string, tokens int, how model.Sampling,
+) (string, error) {
+	w, err := lm.NewWriter(t.Vocabulary, Tokenizer(t.Spec), prefix, tokens, how)
+	if err != nil {
+		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
+	}
+	return w.Write(ctx, t.weights.(*model.Model))
+}
+
+// evaluateText measures a language model on a text.
+func evaluateText(
+	ctx context.Context, t *Trained, source string, _ Search,
+) (e telemetry.Eval, err error) {
+	text, err := OpenText(ctx, source, t.Spec, t.Vocabulary)
+	if err != nil {
+		return e, err
+	}
+	defer func() { _ = text.Close() }()
+	if n := text.Tokens().Len(); n < 2 {
+		return e, app.Usagef("corpus %s has %d tokens, and 2 are needed: give a longer text",
+			source, n)
+	}
+	sum, targets, err := lm.Score(ctx, t.weights.(*model.Model), text.Tokens(), int(t.Spec.Bptt))
+	if err != nil {
+		return e, err
+	}
+	perCharacter, err := charactersPerToken(ctx, text, source, t.Spec)
+	if err != nil {
+		return e, err
+	}
+	e = t.scored(sum, targets)
+	e.BitsPerCharacter = e.BitsPerToken / perCharacter
+	return e, nil
+}
+
+// charactersPerToken is 1 for characters. For words it is the characters of the normalised text,
+// white space included, divided by its tokens.
+func charactersPerToken(
+	ctx context.Context, text *corpus.Corpus, source string, spec *rondov1.JobSpec,
+) (float64, error) {
+	if corpus.Unit(spec.Tokenizer) == corpus.Char {
+		return 1, nil
+	}
+	asCharacters := jobspec.Default()
+	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
+	characters, err := OpenText(ctx, source, asCharacters, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = characters.Close() }()
+	return float64(characters.Tokens().Len()) / float64(text.Tokens().Len()), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 
 	"rondo/compute"
 	"rondo/corpus"
@@ -16,12 +15,32 @@ import (
 	"rondo/telemetry"
 )
 
-// Translated is the Data of the task translate.
-type Translated struct{ *exampleData }
+// translated is the Data of the task translate.
+type translated struct{ *exampleData }
+
+func openTranslated(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
+	d, err := openExampleData(ctx, spec)
+	return translated{d}, err
+}
+
+// translatorNetwork is the network of the task translate.
+func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	c, err := translatorConfig(spec, data)
+	if err != nil {
+		return Network{}, err
+	}
+	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab,
+		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
+		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
+			most := int(spec.MaxLength) + 1 // with an end
+			evaluation = c.DecoderSize(on, most, lanes)
+			return c.PassSize(on, most, most, lanes).And(evaluation), evaluation
+		}}, nil
+}
 
 // NewTask implements Data.
-func (d Translated) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
-	c, err := TranslatorConfig(d.spec, d.Vocabulary().Len(), len(d.Outputs()))
+func (d translated) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+	c, err := translatorConfig(d.spec, d.Extent())
 	if err != nil {
 		return nil, err
 	}
@@ -39,19 +58,17 @@ func (d Translated) NewTask(device compute.Device, tail int, ledger Ledger) (*Ta
 	return &Task{Task: t, close: m.Close}, nil
 }
 
-// TranslatorConfig is the network of a job of the task translate, for vocabularies of these sizes.
-func TranslatorConfig(
-	spec *rondov1.JobSpec, source, target int,
-) (t model.TranslatorConfig, err error) {
-	c, err := ModelConfig(spec, source)
+// translatorConfig is the network of a job of the task translate.
+func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorConfig, err error) {
+	c, err := ModelConfig(spec, data.Tokens)
 	if err != nil {
 		return t, err
 	}
-	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: source, TargetVocab: target,
+	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: data.Tokens, TargetVocab: data.Outputs,
 		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
-		Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip, Init: c.Init, ForgetBias: c.ForgetBias,
-		Seed: c.Seed}
+		Dropout: c.Dropout, DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked,
+		LayerNorm: c.LayerNorm, Skip: c.Skip, LabelSmoothing: c.LabelSmoothing,
+		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)
 	}
@@ -68,8 +85,9 @@ func (t *Trained) searcher(how Search, sentences int) (*translate.Searcher, erro
 		return nil, err
 	}
 	most := int(t.Spec.MaxLength)
-	s, err := translate.NewSearcher(t.Translator, t.Vocabulary, target, translate.SearchConfig{
-		Sentences: sentences, Beam: how.Beam, Penalty: how.Penalty, Source: most, Target: most})
+	s, err := translate.NewSearcher(t.weights.(*model.Translator), t.Vocabulary, target,
+		translate.SearchConfig{Sentences: sentences, Beam: how.Beam, Penalty: how.Penalty,
+			Source: most, Target: most})
 	return s, app.Usage(err)
 }
 
@@ -119,9 +137,9 @@ func (t *Trained) Translate(
 	}))
 }
 
-// EvaluateTranslations measures a translator on a file of pairs.
-func (t *Trained) EvaluateTranslations(
-	ctx context.Context, source string, how Search,
+// evaluateTranslations measures a translator on a file of pairs.
+func evaluateTranslations(
+	ctx context.Context, t *Trained, source string, how Search,
 ) (e telemetry.Eval, err error) {
 	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
 	if err != nil {
@@ -133,14 +151,9 @@ func (t *Trained) EvaluateTranslations(
 		return e, err
 	}
 	defer s.Close()
-	score, metrics, err := translate.Measure(ctx, t.Translator, set, s)
+	score, metrics, err := translate.Measure(ctx, t.weights.(*model.Translator), set, s)
 	if err != nil {
 		return e, err
 	}
-	e.Step, e.Tokens, e.Loss = t.Step, score.Targets, score.Loss/float64(score.Targets)
-	e.Perplexity, e.BitsPerToken = telemetry.Perplexity(e.Loss), e.Loss/math.Ln2
-	for _, m := range metrics {
-		e.Metrics = append(e.Metrics, telemetry.Metric(m))
-	}
-	return e, nil
+	return t.scored(score.Loss, score.Targets, metrics...), nil
 }

@@ -3,14 +3,10 @@
 package job
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"rondo/compute"
-	"rondo/compute/cpu"
-	"rondo/compute/cuda"
-	"rondo/compute/devicetest"
 	"rondo/model"
 )
 
@@ -20,16 +16,6 @@ func TestTranslatorOnGPU(t *testing.T) {
 	if !onGPU(t) {
 		return
 	}
-	gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer gpu.Close()
-	host, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer host.Close()
 	for kind, name := range model.AttentionNames() {
 		t.Run(name, func(t *testing.T) {
 			c := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: 7, TargetVocab: 9,
@@ -40,13 +26,9 @@ func TestTranslatorOnGPU(t *testing.T) {
 			for i := range batches {
 				batches[i] = randomPairs(rng, c, 6-i, 5-i, 3)
 			}
-			want, got := translated(t, c, host, batches), translated(t, c, gpu, batches)
-			for i := range want {
-				compared := devicetest.NewComparison(t,
-					devicetest.Bounds{Element: 1e-4, Share: 1e-5})
-				compared.Tensor(fmt.Sprint("result ", i), "values", got[i], widened(want[i]))
-				compared.End()
-			}
+			compareGPU(t, func(on compute.Device) [][]float32 {
+				return translatedOn(t, c, on, batches)
+			})
 		})
 	}
 }
@@ -72,10 +54,11 @@ func randomPairs(rng *rand.Rand, c model.TranslatorConfig, S, T, B int) model.Pa
 	return in
 }
 
-// translated returns each batch's gradients and losses, and then the log probabilities of three
-// steps. Staged gradients are those on the device.
-func translated(t *testing.T, c model.TranslatorConfig, dev compute.Device, batches []model.Pairs) (
-	all [][]float32) {
+// translatedOn returns each batch's gradients and losses, and then the log probabilities of three
+// steps.
+func translatedOn(
+	t *testing.T, c model.TranslatorConfig, dev compute.Device, batches []model.Pairs,
+) (all [][]float32) {
 	t.Helper()
 	tr, err := model.NewTranslator(c, dev)
 	if err != nil {
@@ -89,24 +72,9 @@ func translated(t *testing.T, c model.TranslatorConfig, dev compute.Device, batc
 		t.Fatal(err)
 	}
 	defer p.Close()
-	var hooks model.Hooks
-	if stager, ok := dev.(compute.Stager); ok {
-		hooks.Stage = stager.AllocHost(len(tr.Gradients()))
-		defer stager.FreeHost(hooks.Stage)
-	}
 	for _, in := range batches {
-		loss, err := p.Backward(in, hooks)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, s := range p.Staged() {
-			s.Wait()
-		}
-		results := make([]float32, len(tr.Gradients()))
-		dev.Download(results, tr.Gradients())
-		if hooks.Stage != nil {
-			devicetest.SameBits(t, "what is staged", hooks.Stage, results)
-		}
+		results, loss := backward(t, dev, tr.Gradients(), p.Staged,
+			func(h model.Hooks) (float64, error) { return p.Backward(in, h) })
 		predicted, err := p.Loss(in)
 		if err != nil {
 			t.Fatal(err)

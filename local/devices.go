@@ -26,7 +26,7 @@ func (r Run) chooseDevices() (job.Choice, error) {
 
 // logDevices logs how --device auto was decided, and possible surprises: shared GPUs, idle GPUs,
 // and memory that may be too small.
-func (r Run) logDevices(vocabulary int) {
+func (r Run) logDevices(data job.Extent) {
 	if r.devices.Note != "" {
 		r.Log(r.devices.Note)
 	}
@@ -57,10 +57,10 @@ func (r Run) logDevices(vocabulary int) {
 		if err != nil {
 			continue // whoever opens it says so
 		}
-		takes, err := job.GPUMemory(r.Spec, on, vocabulary, part.Lanes)
+		takes, err := job.GPUMemory(r.Spec, on, data, part.Lanes)
 		if room := g.Memory / int64(each); err == nil && takes > room {
 			r.Log(fmt.Sprintf("cuda:%d may have too little memory%s", g.Index,
-				job.AdviseOnGPU(r.Spec, on, vocabulary, part, room)))
+				job.AdviseOnGPU(r.Spec, on, data, part, room)))
 		}
 	}
 }

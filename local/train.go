@@ -159,10 +159,10 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = data.Close() }()
-	if _, err := data.Network(); err != nil {
+	if _, err := job.NetworkOf(r.Spec, data.Extent()); err != nil {
 		return err
 	}
-	r.logDevices(data.Vocabulary().Len())
+	r.logDevices(data.Extent())
 	if err := job.Probe(r.Spec); err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"math"
+
 	"gorgonia.org/gorgonia"
 
 	"rondo/compute"
@@ -22,12 +24,18 @@ const (
 	// the context, the sum of softmax_s(w · tanh(W_q q + W_k e_s)) e_s, which follows the first
 	// layer's other input at that step.
 	AttentionBahdanau
+	// AttentionScaled is AttentionLuong with scores divided by sqrt(H), as in Vaswani et al. 2017,
+	// arXiv:1706.03762, equation 1.
+	AttentionScaled
 )
+
+// after reports whether attention follows the decoder's layers.
+func (a AttentionKind) after() bool { return a == AttentionLuong || a == AttentionScaled }
 
 // AttentionNames returns the names of all kinds of attention, in the order of their numbers.
 func AttentionNames() []string {
 	return []string{AttentionNone: "none", AttentionLuong: "luong",
-		AttentionBahdanau: "bahdanau"}
+		AttentionBahdanau: "bahdanau", AttentionScaled: "scaled"}
 }
 
 // ParseAttention returns the kind of attention with this name.
@@ -49,8 +57,13 @@ const (
 
 // attentionTensors are the tensors' names, in the order of the layout.
 func attentionTensors(kind AttentionKind) []string {
-	return [][]string{AttentionNone: nil, AttentionLuong: {attentionOutput, attentionKeys},
-		AttentionBahdanau: {attentionQuery, attentionKeys, attentionScore}}[kind]
+	switch {
+	case kind.after():
+		return []string{attentionOutput, attentionKeys}
+	case kind == AttentionBahdanau:
+		return []string{attentionQuery, attentionKeys, attentionScore}
+	}
+	return nil
 }
 
 // attentionShape is the shape of one of these tensors.
@@ -60,14 +73,15 @@ func (c TranslatorConfig) attentionShape(name string) []int {
 		attentionQuery: {H, H}, attentionScore: {1, H}}[name]
 }
 
-// attention is AttentionLuong as an operator: y = tanh(W_c [c; x]) for the decoder's output x: [Td,
-// B, H]. It reads the encoder's output, and overwrites its gradient, without a node: the encoder
-// runs before, and backward after, in any case.
+// attention is AttentionLuong or AttentionScaled as an operator: y = tanh(W_c [c; x]) for the
+// decoder's output x: [Td, B, H]. It reads the encoder's output, and overwrites its gradient,
+// without a node: the encoder runs before, and backward after, in any case.
 type attention struct {
 	*parameters
 	tape     *tape
 	memory   *attentionMemory
 	of       compute.Attention // V, K and Lengths are of the lanes' sources
+	scale    float32           // of the keys, and so of the scores
 	y, dx    *buffer           // [Td, B, H]
 	dencoded []float32         // [Ts, B, W]
 }
@@ -103,11 +117,15 @@ func (m *attentionMemory) close() {
 	*m = attentionMemory{dev: m.dev}
 }
 
-func newAttention(encoder, decoder *stack, m *attentionMemory) *attention {
+func newAttention(kind AttentionKind, encoder, decoder *stack, m *attentionMemory) *attention {
 	T, S, B, H, W := decoder.T, encoder.T, decoder.B, decoder.Hidden, encoder.width()
 	part := func(x []float32, n int) []float32 { return x[:n:n] }
+	scale := 1.0
+	if kind == AttentionScaled {
+		scale /= math.Sqrt(float64(H))
+	}
 	return &attention{parameters: decoder.parameters, tape: decoder.tape, memory: m,
-		y: cut(m.y, T, B, H), dx: decoder.inputGradient(0, H),
+		scale: float32(scale), y: cut(m.y, T, B, H), dx: decoder.inputGradient(0, H),
 		dencoded: encoder.inputGradient(0, W).flat,
 		of: compute.Attention{T: T, S: S, B: B, H: H, W: W, Lengths: encoder.lengths,
 			K: part(m.keys, S*B*H), V: encoder.outputOf(encoder.Layers - 1).flat,
@@ -117,8 +135,8 @@ func newAttention(encoder, decoder *stack, m *attentionMemory) *attention {
 // project computes the keys of the encoder's output.
 func (a *attention) project() {
 	of := a.of
-	a.dev.Gemm(false, true, of.S*of.B, of.H, of.W, 1, of.V, a.view(attentionKeys, a.params), 0,
-		of.K)
+	a.dev.Gemm(false, true, of.S*of.B, of.H, of.W, a.scale, of.V, a.view(attentionKeys, a.params),
+		0, of.K)
 }
 
 // run computes y. The keys must be there.
@@ -154,9 +172,10 @@ func (a *attention) backward(x, dy []float32) {
 	of.Q = x
 	a.dev.AttendBackward(of, dcontext, a.dx.flat, dkeys, a.dencoded)
 	a.dev.CopyRows(packed(a.dx.flat, of.H), a.part(of.W), n, of.H, nil, true)
-	a.dev.Gemm(true, false, of.H, of.W, steps, 1, dkeys, of.V, 0, a.view(attentionKeys, a.grads))
+	a.dev.Gemm(true, false, of.H, of.W, steps, a.scale, dkeys, of.V, 0, a.view(attentionKeys,
+		a.grads))
 	a.tape.finish(find(a.views, attentionKeys).end())
-	a.dev.Gemm(false, false, steps, of.W, of.H, 1, dkeys, a.view(attentionKeys, a.params), 1,
+	a.dev.Gemm(false, false, steps, of.W, of.H, a.scale, dkeys, a.view(attentionKeys, a.params), 1,
 		a.dencoded)
 }
 

@@ -39,6 +39,9 @@ type Config struct {
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
 	Skip bool
+	// LabelSmoothing is that of the training's targets: see compute.Output.ForwardBackward.
+	// Evaluations are without it.
+	LabelSmoothing float64
 	// TieWeights uses the embedding [V, E] as the output layer's weights too (Press and Wolf,
 	// arXiv:1608.05859). If E differs from H, a linear layer without bias, projection.weight [E,
 	// H], precedes the output layer.
@@ -100,6 +103,10 @@ func (c Config) Validate() error {
 	}
 	if err := c.validateDropout(); err != nil {
 		return err
+	}
+	if !(c.LabelSmoothing >= 0 && float32(c.LabelSmoothing) < 1) { // kernels take it as float32
+		return fmt.Errorf("--label-smoothing %v: must be at least 0 and less than 1",
+			c.LabelSmoothing)
 	}
 	if c.Recompute < 0 {
 		return fmt.Errorf("--recompute %d: must be at least 0", c.Recompute)

@@ -160,7 +160,8 @@ func (g *graph) series() []float32 {
 // newOutput makes the output layer's kernel.
 func (g *graph) newOutput() compute.Output {
 	c := g.model.config
-	s := compute.OutputShape{N: g.T * g.B, H: c.outputWidth(), V: c.Vocab}
+	s := compute.OutputShape{N: g.T * g.B, H: c.outputWidth(), V: c.Vocab,
+		Smoothing: float32(c.LabelSmoothing)}
 	if c.Inputs > 0 {
 		return compute.NewSquares(g.model.dev, s, g.model.series.negated)
 	}

@@ -75,7 +75,7 @@ func (g *labelGraph) build(nodes *gorgonia.ExprGraph, memory *labelMemory) (cost
 		}
 		dx = cut(memory.dpooled, 1, g.B, W)
 	}
-	g.output, cost, err = leaves.crossEntropy(x, dx, &g.tape)
+	g.output, cost, err = leaves.crossEntropy(x, dx, c.LabelSmoothing, &g.tape)
 	return cost, leaves.all, err
 }
 

@@ -27,6 +27,8 @@ type LabellerConfig struct {
 	LayerNorm     bool
 	Skip          bool
 
+	LabelSmoothing float64
+
 	Labels int // C
 	Pool   Pool
 
@@ -40,8 +42,9 @@ type LabellerConfig struct {
 func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
+		GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.

@@ -35,18 +35,10 @@ func (in Examples) counts(i, B int, pool Pool) bool {
 
 // LabelPass runs a labeller on batches of up to a number of steps and of B lanes. All passes of a
 // labeller share its parameters and gradients.
-//
-// A batch runs in the smallest of a few graphs, whose numbers of steps are a geometric sequence, so
-// that a short batch costs less. The longest graph is made at once, another when a batch first
-// needs it. They share the memory of activations, but each has its kernels' workspaces. The result
-// depends on the graph only by rounding.
 type LabelPass struct {
 	labeller *Labeller
-	B        int
-	memory   *labelMemory
-	sizes    []int // steps, from the most to the least
-	graphs   []*labelGraph
-	passRun
+	memory   labelMemory
+	examplePass[*labelGraph]
 }
 
 // NewPass makes a pass for batches of up to maxSteps steps of B lanes. It fails if the device lacks
@@ -56,50 +48,18 @@ func (l *Labeller) NewPass(maxSteps, B int) (*LabelPass, error) {
 		return nil, fmt.Errorf("model: a pass of %d steps and %d lanes; each must be at least 1",
 			maxSteps, B)
 	}
-	p := &LabelPass{labeller: l, B: B, sizes: passSizes(maxSteps),
-		memory: &labelMemory{}}
+	p := &LabelPass{labeller: l}
 	p.memory.dev = l.dev
-	p.graphs = make([]*labelGraph, len(p.sizes))
-	err := p.allocate(maxSteps)
-	if err == nil {
-		_, err = p.graph(maxSteps)
-	}
+	p.examplePass = examplePass[*labelGraph]{B: B, sizes: [][]int{passSizes(maxSteps)},
+		shape: l.config.shape(), memory: &p.memory,
+		build: func(steps []int) (*labelGraph, error) {
+			return newLabelGraph(l, steps[0], B, &p.memory)
+		}}
+	err := p.open(func() { p.memory.allocate(l.config, l.dev.Alloc, maxSteps, B) })
 	if err != nil {
-		p.Close()
 		return nil, err
 	}
 	return p, nil
-}
-
-// allocate allocates the graphs' common memory. On an error the pass keeps what was allocated.
-func (p *LabelPass) allocate(steps int) (err error) {
-	defer p.explain(&err, steps)
-	defer compute.Catch(&err)
-	p.memory.allocate(p.labeller.config, p.labeller.dev.Alloc, steps, p.B)
-	return nil
-}
-
-// explain adds the pass's shape to an error.
-func (p *LabelPass) explain(err *error, steps int) {
-	if *err != nil {
-		*err = fmt.Errorf("model: a pass of %d steps and %d lanes of %s: %w", steps, p.B,
-			p.labeller.config.shape(), *err)
-	}
-}
-
-// graph returns the smallest graph for a batch of this many steps, which it makes if there is none.
-func (p *LabelPass) graph(steps int) (g *labelGraph, err error) {
-	i := len(p.sizes) - 1
-	for p.sizes[i] < steps {
-		i--
-	}
-	if p.graphs[i] == nil {
-		defer p.explain(&err, p.sizes[i])
-		if p.graphs[i], err = newLabelGraph(p.labeller, p.sizes[i], p.B, p.memory); err != nil {
-			p.graphs[i] = nil
-		}
-	}
-	return p.graphs[i], err
 }
 
 // load checks in and loads it into a graph, for both passes or for a prediction.
@@ -159,7 +119,7 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 // check returns an error for examples that do not fit the pass.
 func (p *LabelPass) check(in Examples, training bool) error {
 	c := p.labeller.config
-	if err := in.check(p.sizes[0], p.B, c.Vocab); err != nil {
+	if err := in.check(p.sizes[0][0], p.B, c.Vocab); err != nil {
 		return err
 	}
 	n := c.outputRows(in.Steps, p.B)
@@ -201,15 +161,4 @@ func checkLanes(c Config, lanes []int, B int, training bool) error {
 		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", B, len(lanes))
 	}
 	return nil
-}
-
-// Close frees the pass's memory, not the labeller's.
-func (p *LabelPass) Close() {
-	for i, g := range p.graphs {
-		if g != nil {
-			g.close()
-			p.graphs[i] = nil
-		}
-	}
-	p.memory.close()
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -113,113 +112,38 @@ func TestLabelPassSeesExamplesOnly(t *testing.T) {
 	})
 }
 
-// TestLabellerDerivative compares the gradient with a central difference of the loss in its own
-// direction.
+// TestLabellerDerivative: see checkPassDerivative.
 func TestLabellerDerivative(t *testing.T) {
 	forLabellers(t, func(t *testing.T, c LabellerConfig) {
-		const T, B, step = 6, 4, 1e-3
 		l := newLabeller(t, c)
-		p := newPass(t, l, T, B)
-		in := randomExamples(rand.New(rand.NewPCG(5, 6)), c, T, B)
+		p := newPass(t, l, 6, 4)
+		in := randomExamples(rand.New(rand.NewPCG(5, 6)), c, 6, 4)
 		in.Scale = 1
-		_, g := backward(t, p, in)
-		norm := math.Sqrt(l.dev.SumSquares(l.Gradients()))
-		params := download(l, l.Params())
-		at := func(h float64) float64 {
-			moved := slices.Clone(params)
-			for i := range moved {
-				moved[i] += float32(h / norm * float64(g[i]))
-			}
-			l.dev.Upload(l.Params(), moved)
-			loss, _ := backward(t, p, in)
-			return loss
-		}
-		got := (at(step) - at(-step)) / (2 * step)
-		if e := math.Abs(got-norm) / norm; e > 5e-3 {
-			t.Errorf("the loss grows by %v, the gradient's norm is %v", got, norm)
-		}
+		checkPassDerivative(t, l, func(h Hooks) (float64, error) { return p.Backward(in, h) })
 	})
 }
 
-// Finished gradients are final, and reported at the ends that Finishes lists.
+// TestLabellerFinishes: see checkPassFinishes.
 func TestLabellerFinishes(t *testing.T) {
 	forLabellers(t, func(t *testing.T, c LabellerConfig) {
 		l := newLabeller(t, c)
 		p := newPass(t, l, 5, 3)
 		in := randomExamples(rand.New(rand.NewPCG(7, 8)), c, 5, 3)
-		_, want := backward(t, p, in)
-		got := make([]float32, len(want))
-		for range 2 {
-			ends := []int{0}
-			_, err := p.Backward(in, Hooks{Finished: func(end int) {
-				part := l.Gradients()[ends[len(ends)-1]:end]
-				copy(got[ends[len(ends)-1]:], part)
-				for i := range part {
-					part[i] *= 3 // padding stays zero
-				}
-				ends = append(ends, end)
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(got, want) {
-				t.Error("the reported gradients are not the final ones")
-			}
-			if !slices.Equal(ends[1:], l.Finishes()) {
-				t.Errorf("reported the ends %v, want %v", ends[1:], l.Finishes())
-			}
-		}
+		checkPassFinishes(t, l, func(h Hooks) (float64, error) { return p.Backward(in, h) })
 	})
 }
 
-// TestLabelPassHooks stages the gradients, queues work behind a pass, and ends one before its
-// backward pass.
+// TestLabelPassHooks: see checkPassHooks.
 func TestLabelPassHooks(t *testing.T) {
 	c := labellers()["gru/mean/bidirectional"]
-	dev := devicetest.NewStager(newDevice(t))
-	l, err := NewLabeller(c, dev)
+	l, err := NewLabeller(c, devicetest.NewStager(newDevice(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	p := newPass(t, l, 5, 3)
 	in := randomExamples(rand.New(rand.NewPCG(9, 10)), c, 5, 3)
-	loss, want := backward(t, p, in)
-	host := dev.AllocHost(len(want))
-	defer dev.FreeHost(host)
-	for _, behind := range []bool{false, true} {
-		hooks, parts := Hooks{Stage: host}, len(c.Finishes())
-		if behind {
-			hooks.Behind = func(sum *compute.Loss) {
-				if got := sum.Sum(); got != loss {
-					t.Errorf("behind a pass the loss is %v, not %v", got, loss)
-				}
-				dev.Scale(l.Gradients(), 2)
-			}
-			parts = 1
-			for i := range want {
-				want[i] *= 2
-			}
-		}
-		if _, err := p.Backward(in, hooks); err != nil {
-			t.Fatal(err)
-		}
-		for _, part := range p.Staged() {
-			part.Wait()
-		}
-		if len(p.Staged()) != parts || !slices.Equal(host, want) {
-			t.Errorf("behind %t: %d parts, want %d, or other gradients", behind, len(p.Staged()),
-				parts)
-		}
-	}
-	broken := errors.New("it broke")
-	if _, err := p.Backward(in, Hooks{BeforeBackward: func() error { return broken }}); !errors.Is(
-		err, broken) {
-		t.Errorf("a pass that was ended: %v", err)
-	}
-	if _, err := p.Backward(in, Hooks{Finished: func(int) {}}); err == nil {
-		t.Error("gradients of a stager were reported as finished")
-	}
+	checkPassHooks(t, l, func(h Hooks) (float64, error) { return p.Backward(in, h) }, p.Staged)
 }
 
 // TestLabellerLearns trains labellers until they label every example of a small set: whether token
@@ -414,31 +338,10 @@ func TestPassSize(t *testing.T) {
 	})
 }
 
-// TestLabellerLacksMemory lets the device run out of memory at each object in turn: there is an
-// error of one line, and no memory leaks.
+// TestLabellerLacksMemory: see checkLack.
 func TestLabellerLacksMemory(t *testing.T) {
 	c := labellers()["lstm/last/bidirectional"]
-	base := newDevice(t).(*cpu.Device)
-	if _, err := useLabeller(c, base, 5, 2); err != nil {
-		t.Fatal(err)
-	}
-	own, _ := base.Bytes()
-	for room := 0; ; room++ {
-		_, err := useLabeller(c, &scarce{base, room}, 5, 2)
-		if err == nil {
-			if room < 30 {
-				t.Errorf("everything was made of %d objects", room)
-			}
-			return
-		}
-		if _, lack := errors.AsType[*compute.MemoryError](err); !lack || len(err.Error()) > 200 ||
-			strings.Contains(err.Error(), "\n") {
-			t.Errorf("room for %d: %v", room, err)
-		}
-		if now, _ := base.Bytes(); now != own {
-			t.Errorf("room for %d: %d bytes are still held after %v", room, now-own, err)
-		}
-	}
+	checkLack(t, 200, func(d compute.Device) ([]float32, error) { return useLabeller(c, d, 5, 2) })
 }
 
 // BenchmarkLabelPass times a pass in batches of fewer and fewer steps.

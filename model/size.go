@@ -117,10 +117,11 @@ func (c TranslatorConfig) memorySize(on compute.Sizer, source, target, B int) (s
 // kernelSize is of the workspaces of a translation.
 func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) (size compute.Size) {
 	W, H, steps, rows := c.encoder().width(), c.Hidden, source*B, target*B
-	products := [][][3]int{AttentionNone: nil, AttentionLuong: {{steps, H, W}, {rows, H, W + H},
-		{H, W + H, rows}, {rows, W + H, H}, {H, W, steps}, {steps, W, H}}, AttentionBahdanau: {
-		{steps, H, W}, {B, H, H}, {steps, 1, H}, {1, H, steps}, {steps, H, 1}, {H, H, B},
-		{H, W, steps}, {steps, W, H}}}[c.Attention]
+	after := [][3]int{{steps, H, W}, {rows, H, W + H}, {H, W + H, rows}, {rows, W + H, H},
+		{H, W, steps}, {steps, W, H}}
+	products := [][][3]int{AttentionNone: nil, AttentionLuong: after, AttentionScaled: after,
+		AttentionBahdanau: {{steps, H, W}, {B, H, H}, {steps, 1, H}, {1, H, steps}, {steps, H, 1},
+			{H, H, B}, {H, W, steps}, {steps, W, H}}}[c.Attention]
 	for _, s := range products {
 		size = size.And(on.GemmSize(s[0], s[1], s[2]))
 	}

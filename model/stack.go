@@ -427,12 +427,13 @@ func (w *leaves) part(name string, begin, end int) *gorgonia.Node {
 	return w.add(leaf(w.nodes, name, w.params[begin:end:end], end-begin))
 }
 
-// crossEntropy adds the output layer. dx takes the gradient of x.
-func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, t *tape) (*crossEntropy,
-	*gorgonia.Node, error) {
+// crossEntropy adds the output layer with this label smoothing. dx takes the gradient of x.
+func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, smoothing float64, t *tape) (
+	*crossEntropy, *gorgonia.Node, error) {
 	weight, bias := find(w.views, outputWeight), find(w.views, outputBias)
 	s := dx.value.Shape() // [T, B, W]
-	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len})
+	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len,
+		Smoothing: float32(smoothing)})
 	c := newCrossEntropy(kernel, w.dev, weight.of(w.grads), bias.of(w.grads), dx)
 	c.done = t.finishing(bias)
 	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))

@@ -18,7 +18,7 @@ type translation struct {
 	translator       *Translator
 	encoder, decoder *stack
 	entry            *entry
-	attention        *attention // nil: not AttentionLuong
+	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
 }
 
@@ -42,10 +42,10 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 	target, B int) {
 	m.encoder.allocate(c.encoder(), alloc, source, B)
 	d := c.decoder()
-	switch c.Attention {
-	case AttentionLuong:
+	switch {
+	case c.Attention.after():
 		m.attention.allocate(c, alloc, source, target, B)
-	case AttentionBahdanau:
+	case c.Attention == AttentionBahdanau:
 		m.steps.allocate(d, alloc, 1, B)
 		m.additive = alloc(c.additiveSize(source, target, B))
 		d.Layers, d.attended = 1, 0 // only the last layer's output
@@ -98,8 +98,8 @@ func (n *translation) make(memory *translationMemory) {
 	for k, layer := range n.decoder.layers {
 		layer.(*Layer).in, layer.(*Layer).dstate = n.encoder.sides(k)[0].out, dfirst[k]
 	}
-	if kind == AttentionLuong {
-		n.attention = newAttention(n.encoder, n.decoder, &memory.attention)
+	if kind.after() {
+		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
 	}
 }
 
@@ -131,7 +131,7 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if err != nil {
 		return nil, nil, err
 	}
-	n.output, cost, err = leaves.crossEntropy(x, dx, &n.tape)
+	n.output, cost, err = leaves.crossEntropy(x, dx, n.translator.config.LabelSmoothing, &n.tape)
 	return cost, leaves.all, err
 }
 

@@ -41,20 +41,16 @@ func (in Pairs) targetLengths(B int) []int {
 }
 
 // TranslationPass trains a translator on batches of up to a number of source and target steps and
-// of B lanes. All passes of a translator share its parameters and gradients. As in a LabelPass, a
-// batch runs in the smallest of a few graphs that it fits.
+// of B lanes. All passes of a translator share its parameters and gradients.
 type TranslationPass struct {
-	passRun
 	translator *Translator
-	B          int
 	memory     translationMemory
-	sizes      [2][]int // source and target steps, from the most to the least
-	graphs     []*translation
+	examplePass[*translation]
 }
 
 // pairSizes are the source and the target steps of a pass's graphs.
-func pairSizes(source, target int) (sizes [2][]int) {
-	sizes = [2][]int{passSizes(source), passSizes(target)}
+func pairSizes(source, target int) [][]int {
+	sizes := [][]int{passSizes(source), passSizes(target)}
 	n := max(len(sizes[0]), len(sizes[1]))
 	for i, s := range sizes {
 		for len(s) < n {
@@ -72,57 +68,27 @@ func (t *Translator) NewPass(maxSource, maxTarget, B int) (*TranslationPass, err
 		return nil, fmt.Errorf("model: a pass of %d and %d steps and %d lanes; each must be at "+
 			"least 1", maxSource, maxTarget, B)
 	}
-	p := &TranslationPass{translator: t, B: B, sizes: pairSizes(maxSource, maxTarget)}
+	p := &TranslationPass{translator: t}
 	p.memory.on(t.dev)
-	p.graphs = make([]*translation, len(p.sizes[0]))
-	err := p.allocate(maxSource, maxTarget)
-	if err == nil {
-		_, err = p.graph(maxSource, maxTarget)
-	}
+	p.examplePass = examplePass[*translation]{B: B, sizes: pairSizes(maxSource, maxTarget),
+		shape: t.config.shape(), memory: &p.memory,
+		build: func(steps []int) (*translation, error) {
+			n := newTranslation(t, steps[0], steps[1], B, &p.memory)
+			err := n.compile(func(nodes *gorgonia.ExprGraph) (*gorgonia.Node, gorgonia.Nodes,
+				error) {
+				n.make(&p.memory)
+				return n.build(nodes)
+			})
+			if err != nil {
+				n.close()
+			}
+			return n, err
+		}}
+	err := p.open(func() { p.memory.allocate(t.config, t.dev.Alloc, maxSource, maxTarget, B) })
 	if err != nil {
-		p.Close()
 		return nil, err
 	}
 	return p, nil
-}
-
-// allocate allocates the graphs' common memory. On an error the pass keeps what was allocated.
-func (p *TranslationPass) allocate(source, target int) (err error) {
-	defer p.explain(&err, 0)
-	defer compute.Catch(&err)
-	p.memory.allocate(p.translator.config, p.translator.dev.Alloc, source, target, p.B)
-	return nil
-}
-
-// explain adds the shape of a graph to an error.
-func (p *TranslationPass) explain(err *error, graph int) {
-	if *err != nil {
-		*err = fmt.Errorf("model: a pass of %d and %d steps and %d lanes of %s: %w",
-			p.sizes[0][graph], p.sizes[1][graph], p.B, p.translator.config.shape(), *err)
-	}
-}
-
-// graph returns the smallest graph for so many steps, which it makes if there is none.
-func (p *TranslationPass) graph(source, target int) (n *translation, err error) {
-	i := len(p.graphs) - 1
-	for p.sizes[0][i] < source || p.sizes[1][i] < target {
-		i--
-	}
-	if p.graphs[i] != nil {
-		return p.graphs[i], nil
-	}
-	defer p.explain(&err, i)
-	n = newTranslation(p.translator, p.sizes[0][i], p.sizes[1][i], p.B, &p.memory)
-	err = n.compile(func(nodes *gorgonia.ExprGraph) (*gorgonia.Node, gorgonia.Nodes, error) {
-		n.make(&p.memory)
-		return n.build(nodes)
-	})
-	if err != nil {
-		n.close()
-		return nil, err
-	}
-	p.graphs[i] = n
-	return n, nil
 }
 
 // load checks in and loads it into a graph, for both passes or for the loss.
@@ -191,15 +157,4 @@ func (p *TranslationPass) check(in Pairs, training bool) error {
 		}
 	}
 	return checkLanes(c.network(), in.Lanes, p.B, training)
-}
-
-// Close frees the pass's memory, not the translator's.
-func (p *TranslationPass) Close() {
-	for i, n := range p.graphs {
-		if n != nil {
-			n.close()
-			p.graphs[i] = nil
-		}
-	}
-	p.memory.close()
 }

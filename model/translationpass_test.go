@@ -1,7 +1,6 @@
 package model
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -73,96 +72,39 @@ func TestTranslationPassSeesPairsOnly(t *testing.T) {
 	})
 }
 
-// TestTranslatorDerivative compares the gradient with a central difference of the loss in its own
-// direction. With the drawn pairs no kink of rnn-relu lies between the difference's two points.
+// TestTranslatorDerivative: see checkPassDerivative. With these pairs no kink of rnn-relu lies
+// between the difference's two points.
 func TestTranslatorDerivative(t *testing.T) {
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
-		const S, T, B, step = 6, 5, 4, 1e-3
 		tr := newTranslator(t, c)
-		p := newTranslationPass(t, tr, S, T, B)
-		in := randomPairs(rand.New(rand.NewPCG(5, 7)), c, S, T, B)
+		p := newTranslationPass(t, tr, 6, 5, 4)
+		in := randomPairs(rand.New(rand.NewPCG(5, 7)), c, 6, 5, 4)
 		in.Scale = 1
-		_, g := translate(t, p, in)
-		norm := math.Sqrt(tr.dev.SumSquares(tr.Gradients()))
-		params := download(tr, tr.Params())
-		at := func(h float64) float64 {
-			moved := slices.Clone(params)
-			for i := range moved {
-				moved[i] += float32(h / norm * float64(g[i]))
-			}
-			tr.dev.Upload(tr.Params(), moved)
-			loss, _ := translate(t, p, in)
-			return loss
-		}
-		got := (at(step) - at(-step)) / (2 * step)
-		if e := math.Abs(got-norm) / norm; e > 5e-3 {
-			t.Errorf("the loss grows by %v, the gradient's norm is %v", got, norm)
-		}
+		checkPassDerivative(t, tr, func(h Hooks) (float64, error) { return p.Backward(in, h) })
 	})
 }
 
-// Finished gradients are final, and reported at the ends that Finishes lists.
+// TestTranslatorFinishes: see checkPassFinishes.
 func TestTranslatorFinishes(t *testing.T) {
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		tr := newTranslator(t, c)
 		p := newTranslationPass(t, tr, 5, 4, 3)
 		in := randomPairs(rand.New(rand.NewPCG(7, 8)), c, 5, 4, 3)
-		_, want := translate(t, p, in)
-		got := make([]float32, len(want))
-		for range 2 {
-			ends := []int{0}
-			_, err := p.Backward(in, Hooks{Finished: func(end int) {
-				part := tr.Gradients()[ends[len(ends)-1]:end]
-				copy(got[ends[len(ends)-1]:], part)
-				for i := range part {
-					part[i] *= 3 // padding stays zero
-				}
-				ends = append(ends, end)
-			}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !slices.Equal(got, want) {
-				t.Error("the reported gradients are not the final ones")
-			}
-			if !slices.Equal(ends[1:], tr.Finishes()) {
-				t.Errorf("reported the ends %v, want %v", ends[1:], tr.Finishes())
-			}
-		}
+		checkPassFinishes(t, tr, func(h Hooks) (float64, error) { return p.Backward(in, h) })
 	})
 }
 
-// TestTranslationPassHooks stages the gradients, and ends a pass before its backward pass.
+// TestTranslationPassHooks: see checkPassHooks.
 func TestTranslationPassHooks(t *testing.T) {
 	c := translators()["gru/concat/luong/bidirectional"]
-	dev := devicetest.NewStager(newDevice(t))
-	tr, err := NewTranslator(c, dev)
+	tr, err := NewTranslator(c, devicetest.NewStager(newDevice(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tr.Close()
 	p := newTranslationPass(t, tr, 5, 4, 3)
 	in := randomPairs(rand.New(rand.NewPCG(9, 10)), c, 5, 4, 3)
-	_, want := translate(t, p, in)
-	host := dev.AllocHost(len(want))
-	defer dev.FreeHost(host)
-	if _, err := p.Backward(in, Hooks{Stage: host}); err != nil {
-		t.Fatal(err)
-	}
-	for _, part := range p.Staged() {
-		part.Wait()
-	}
-	if len(p.Staged()) != len(c.Finishes()) || !slices.Equal(host, want) {
-		t.Errorf("%d parts, want %d, or other gradients", len(p.Staged()), len(c.Finishes()))
-	}
-	broken := errors.New("it broke")
-	if _, err := p.Backward(in, Hooks{BeforeBackward: func() error { return broken }}); !errors.Is(
-		err, broken) {
-		t.Errorf("a pass that was ended: %v", err)
-	}
-	if _, err := p.Backward(in, Hooks{Finished: func(int) {}}); err == nil {
-		t.Error("gradients of a stager were reported as finished")
-	}
+	checkPassHooks(t, tr, func(h Hooks) (float64, error) { return p.Backward(in, h) }, p.Staged)
 }
 
 // TestTranslatorReverses trains translators to reverse strings. A decoder then reverses each one,
@@ -328,36 +270,14 @@ func TestTranslationSize(t *testing.T) {
 	})
 }
 
-// TestTranslatorLacksMemory lets the device run out of memory at each object in turn: there is an
-// error of one line, and no memory leaks.
+// TestTranslatorLacksMemory: see checkLack.
 func TestTranslatorLacksMemory(t *testing.T) {
 	for _, kind := range []string{"luong", "bahdanau"} {
 		t.Run(kind, func(t *testing.T) {
-			lackMemory(t, translators()["gru/concat/"+kind+"/bidirectional"])
+			c := translators()["gru/concat/"+kind+"/bidirectional"]
+			checkLack(t, 250, func(d compute.Device) ([]float32, error) {
+				return useTranslator(c, d, 5, 4, 2)
+			})
 		})
-	}
-}
-
-func lackMemory(t *testing.T, c TranslatorConfig) {
-	base := newDevice(t).(*cpu.Device)
-	if _, err := useTranslator(c, base, 5, 4, 2); err != nil {
-		t.Fatal(err)
-	}
-	own, _ := base.Bytes()
-	for room := 0; ; room++ {
-		_, err := useTranslator(c, &scarce{base, room}, 5, 4, 2)
-		if err == nil {
-			if room < 30 {
-				t.Errorf("everything was made of %d objects", room)
-			}
-			return
-		}
-		if _, lack := errors.AsType[*compute.MemoryError](err); !lack || len(err.Error()) > 250 ||
-			strings.Contains(err.Error(), "\n") {
-			t.Errorf("room for %d: %v", room, err)
-		}
-		if now, _ := base.Bytes(); now != own {
-			t.Errorf("room for %d: %d bytes are still held after %v", room, now-own, err)
-		}
 	}
 }

@@ -69,6 +69,8 @@ type TranslatorConfig struct {
 	LayerNorm     bool
 	Skip          bool
 
+	LabelSmoothing float64
+
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
 	// from the sum of both directions' final states.
 	Bidirectional bool
@@ -83,8 +85,9 @@ type TranslatorConfig struct {
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed, GradientTail: c.GradientTail}
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
+		GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.
@@ -141,9 +144,10 @@ func (c TranslatorConfig) decoder() stackConfig {
 //
 //	output.weight              [V, H]
 //	output.bias                [V]
-//	attention.output.weight    [H, W+H]  with AttentionLuong; W is the encoder's width
+//	attention.output.weight    [H, W+H]  with AttentionLuong or AttentionScaled; W is the
+//	                                     encoder's width
 //	attention.query.weight     [H, H]    with AttentionBahdanau
-//	attention.keys.weight      [H, W]    with either
+//	attention.keys.weight      [H, W]    with any attention
 //	attention.score.weight     [1, H]    with AttentionBahdanau
 //	decoder.norm.{k}.weight    [H]       with LayerNorm, as in a Model
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with

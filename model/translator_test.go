@@ -22,11 +22,12 @@ type translatorTrace struct {
 	Context          string
 	Attention        string
 	Norm, Skip       bool
+	Smoothing        float64
 	Source           [][]int32
 	Lengths          []int32
 	Inputs, Targets  []int32
 	LogProbabilities []float64 `json:"log_probabilities"`
-	Loss             float64
+	Plain, Loss      float64
 	Weights          map[string]traceTensor
 	Gradients        map[string]traceTensor
 }
@@ -47,13 +48,14 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
-		Attention: attention, LayerNorm: w.Norm, Skip: w.Skip}
+		Attention: attention, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm,
+		Skip: w.Skip}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 15, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 18, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -71,10 +73,14 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			plain := want.Plain
+			if want.Smoothing == 0 {
+				plain = loss
+			}
 			if e := math.Abs(loss - want.Loss); e > traceTolerance*want.Loss ||
-				math.Abs(again-loss) > 1e-6*loss {
-				t.Errorf("loss %v, and %v without gradients; PyTorch has %v", loss, again,
-					want.Loss)
+				math.Abs(again-plain) > 1e-6*plain {
+				t.Errorf("loss %v, and %v without gradients; PyTorch has %v and %v", loss, again,
+					want.Loss, want.Plain)
 			}
 			compareTensors(t, "gradient", tr, tr.Gradients(), want.Gradients)
 		}
@@ -314,7 +320,7 @@ func TestTranslatorConfig(t *testing.T) {
 		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
 		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
 		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
-		"--attention: 3 is not":       func(c *TranslatorConfig) { c.Attention = 3 },
+		"--attention: 4 is not":       func(c *TranslatorConfig) { c.Attention = 4 },
 		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
 	} {
 		c := translators()["gru/concat/none"]

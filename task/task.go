@@ -14,6 +14,10 @@ const (
 	Regress = "regress"
 )
 
+// Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
+// read whole examples.
+func Segments(name string) bool { return name == LM || name == Regress }
+
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
 	return []string{

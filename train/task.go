@@ -101,6 +101,11 @@ type Pass struct {
 	// OnlyPasses: only passes have written to the gradients since they were last zeroed. Scaling,
 	// clipping and zeroing do not count.
 	OnlyPasses bool
+	Hooks
+}
+
+// Hooks let the step loop take part in a pass.
+type Hooks struct {
 	// Stage, if set, is host memory. The gradients are copied to it while they are computed: see
 	// Seat.Staged.
 	Stage []float32

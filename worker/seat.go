@@ -82,7 +82,7 @@ func (s *seat) lack(err error) (lacks bool, _ error) {
 	if !sizes {
 		return true, err
 	}
-	advice := job.AdviseOnGPU(s.spec, on, s.data.Vocabulary().Len(), job.Part{Lanes: lanes,
+	advice := job.AdviseOnGPU(s.spec, on, s.data.Extent(), job.Part{Lanes: lanes,
 		Workers: len(s.plan.Members)}, job.Room(s.device, lack))
 	return true, fmt.Errorf("%s: %w%s", s.device.Name(), err, advice)
 }

@@ -18,7 +18,7 @@ import (
 // asked for that.
 func (e *engine) newSummer() error {
 	spec, data := e.worker.spec, e.worker.data
-	network, err := data.Network()
+	network, err := job.NetworkOf(spec, data.Extent())
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 )
 
 // codec passes chunks as raw bytes. Messages of other services on the same gRPC server (health,
@@ -53,7 +54,7 @@ func newOutgoing() *outgoing { return &outgoing{buffers: make(mem.BufferSlice, 0
 
 // load prepares the message for SendMsg, which always frees it.
 func (o *outgoing) load(h allreduce.Header, payload []byte) {
-	head := appendHeader(o.scratch[:0], h)
+	head := framing.AppendHeader(o.scratch[:0], h)
 	body := payload
 	if mem.IsBelowBufferPoolingThreshold(len(body)) {
 		head, body = append(head, body...), nil
@@ -84,29 +85,29 @@ func (o *outgoing) Get(n int) *[]byte {
 // incoming is a received message: references to gRPC's buffers, and the function that drops them.
 type incoming struct {
 	buffers mem.BufferSlice
-	held    *heldPayload // the payload, if it is not in the buffers
-	header  [headerBytes]byte
+	held    *framing.Payload // the payload, if it is not in the buffers
+	header  [framing.HeaderBytes]byte
 	release func()
 }
 
 // open moves the header and the payload's pieces to m. The pieces are valid until free. from is the
-// intake that may hold the payload; nil: none.
-func (in *incoming) open(m *allreduce.Message, from *intake) error {
+// Reader that may hold the payload; nil: none.
+func (in *incoming) open(m *allreduce.Message, from *framing.Reader) error {
 	size := in.buffers.Len()
 	header := in.header[:]
 	at := in.buffers.CopyTo(header)
-	if from != nil && size == headerBytes {
-		if in.held = from.claim(header); in.held != nil {
-			size += in.held.bytes
+	if from != nil && size == framing.HeaderBytes {
+		if in.held = from.Claim(header); in.held != nil {
+			size += in.held.Bytes
 		}
 	}
-	h, err := parseHeader(header[:at], size)
+	h, err := framing.ParseHeader(header[:at], size)
 	if err != nil {
 		return err
 	}
 	m.Header, m.Pieces = h, m.Pieces[:0]
 	if in.held != nil {
-		m.Pieces = append(m.Pieces, in.held.pieces...)
+		m.Pieces = append(m.Pieces, in.held.Pieces...)
 		return nil
 	}
 	for _, buffer := range in.buffers {
@@ -122,7 +123,7 @@ func (in *incoming) open(m *allreduce.Message, from *intake) error {
 
 func (in *incoming) free() {
 	if in.held != nil {
-		in.held.release()
+		in.held.Release()
 		in.held = nil
 	}
 	in.buffers.Free()

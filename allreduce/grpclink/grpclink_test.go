@@ -1,8 +1,11 @@
 package grpclink_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"iter"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -10,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
@@ -28,6 +33,13 @@ type worker struct {
 // startWorker serves a ring of job on loopback TCP until the test ends.
 func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 	t.Helper()
+	return startWorkerWith(t, job, cfg, nil)
+}
+
+func startWorkerWith(
+	t testing.TB, job string, cfg grpclink.ServerConfig, creds credentials.TransportCredentials,
+) *worker {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +48,7 @@ func startWorker(t testing.TB, job string, cfg grpclink.ServerConfig) *worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := grpc.NewServer(grpclink.ServerOptions(nil)...)
+	g := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	server.Register(g)
 	conns := &connections{listeners: []net.Listener{listener}, stopped: make(chan struct{})}
 	if local := server.ListenLocal(); local != nil {
@@ -174,13 +186,40 @@ func form(t testing.TB, world int, way grpclink.Way) []linktest.Node {
 	return nodes
 }
 
+// bare are the credentials of connections without TLS of which package grpclink does not know that.
+// So gRPC reads and writes these connections itself, without package framing.
+type bare struct {
+	credentials.TransportCredentials
+}
+
+func (bare) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "bare"}
+}
+
+func (b bare) Clone() credentials.TransportCredentials {
+	return bare{b.TransportCredentials.Clone()}
+}
+
 func formWorkers(
 	t testing.TB, world int, way grpclink.Way, abortGrace time.Duration,
 ) ([]*worker, []linktest.Node) {
 	t.Helper()
+	return formWith(t, world, way, abortGrace, ends{})
+}
+
+// ends are the two ends' credentials; nil: those of the package.
+type ends struct {
+	server, client credentials.TransportCredentials
+}
+
+func formWith(
+	t testing.TB, world int, way grpclink.Way, abortGrace time.Duration, creds ends,
+) ([]*worker, []linktest.Node) {
+	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
-		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Way: way})
+		workers[rank] = startWorkerWith(t, "opticks", grpclink.ServerConfig{Way: way}, creds.server)
+		workers[rank].dial.Credentials = creds.client
 		workers[rank].dial.Way = way
 		workers[rank].dial.AbortGrace = abortGrace
 		addresses[rank] = workers[rank].address
@@ -205,6 +244,140 @@ func TestLink(t *testing.T) {
 	linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
 		return form(t, world, grpclink.ByTCP)
 	})
+}
+
+// combinations are the ways in which an end with package framing meets one of plain gRPC.
+func combinations() map[string]ends {
+	plain := bare{insecure.NewCredentials()}
+	return map[string]ends{
+		"framing":    {},
+		"plain gRPC": {plain, plain},
+		"from plain": {client: plain},
+		"to plain":   {server: plain},
+	}
+}
+
+// TestLinkToPlainGRPC holds ends with plain gRPC to the contract of links.
+func TestLinkToPlainGRPC(t *testing.T) {
+	for name, creds := range combinations() {
+		if creds == (ends{}) {
+			continue // TestLink
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			linktest.Run(t, func(t *testing.T, world int) []linktest.Node {
+				_, nodes := formWith(t, world, grpclink.ByTCP, linktest.Moment/2, creds)
+				return nodes
+			})
+		})
+	}
+}
+
+// TestSameAsPlainGRPC sends the same messages, of lengths and pauses drawn from a seed, over a link
+// with package framing, over plain gRPC, and from each to the other. What arrives is the same, also
+// if the receiver keeps messages for a while, and if both ends send heartbeats.
+func TestSameAsPlainGRPC(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for name, creds := range combinations() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, nodes := formWith(t, 2, grpclink.ByTCP, linktest.Moment/2, creds)
+			sent := make(chan error, 1)
+			go func() { sent <- sendDrawn(nodes[0].Successor, seed) }()
+			if err := receiveDrawn(nodes[1].Predecessor, seed); err != nil {
+				t.Error(err)
+				nodes[0].Kill()
+			}
+			if err := <-sent; err != nil {
+				t.Error(err)
+			}
+			for _, node := range nodes {
+				node.Successor.Close()
+				node.Predecessor.Close()
+			}
+		})
+	}
+}
+
+// drawnMessages is the number of messages in TestSameAsPlainGRPC.
+const drawnMessages = 120
+
+// drawn returns the messages' headers, and a function that fills a payload. Lengths are as often
+// near a multiple of an HTTP/2 frame, of the room of a window, and near 1, as between.
+func drawn(seed uint64) iter.Seq2[allreduce.Header, []byte] {
+	return func(yield func(allreduce.Header, []byte) bool) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for k := range drawnMessages {
+			length := 1 + rng.IntN(allreduce.MaxChunkBytes/4)
+			switch rng.IntN(4) {
+			case 0:
+				length = 1 + rng.IntN(40)
+			case 1: // a frame has 16 KiB, of which a message's first spends 53 bytes
+				length = max(1, (1+rng.IntN(8))*4096-20+rng.IntN(16))
+			}
+			h := allreduce.Header{Generation: 1, Sequence: uint64(k), Phase: allreduce.AllGather,
+				Length: length, Offset: k, Total: 1 << 28}
+			payload := make([]byte, 4*length)
+			for i := range payload {
+				payload[i] = byte(i*7 + k + i>>12)
+			}
+			if !yield(h, payload) {
+				return
+			}
+		}
+	}
+}
+
+func sendDrawn(s allreduce.Successor, seed uint64) error {
+	for h, payload := range drawn(seed) {
+		if h.Sequence%5 == 0 {
+			beat := allreduce.Header{Generation: 1, Phase: allreduce.Heartbeat}
+			if err := s.Send(beat, nil); err != nil {
+				return fmt.Errorf("heartbeat before %d: %w", h.Sequence, err)
+			}
+		}
+		if err := s.Send(h, payload); err != nil {
+			return fmt.Errorf("message %d: %w", h.Sequence, err)
+		}
+		if h.Sequence%7 == 0 {
+			if err := s.Flush(); err != nil {
+				return fmt.Errorf("flush after %d: %w", h.Sequence, err)
+			}
+		}
+	}
+	return s.Flush()
+}
+
+func receiveDrawn(p allreduce.Predecessor, seed uint64) error {
+	var kept []allreduce.Message
+	release := func(keep int) {
+		for len(kept) > keep {
+			kept[0].Release()
+			kept = kept[1:]
+		}
+	}
+	defer release(0)
+	rng := rand.New(rand.NewPCG(seed, 2))
+	for want, payload := range drawn(seed) {
+		var m allreduce.Message
+		for m.Header.Phase != allreduce.AllGather {
+			if err := p.Receive(&m); err != nil {
+				return fmt.Errorf("message %d: %w", want.Sequence, err)
+			}
+			if m.Header.Phase == allreduce.Heartbeat {
+				m.Release()
+				p.Beat()
+			}
+		}
+		if m.Header != want || !bytes.Equal(bytes.Join(m.Pieces, nil), payload) {
+			return fmt.Errorf("message %d, %v, is not what was sent: %v", want.Sequence, m.Header,
+				want)
+		}
+		kept = append(kept, m)
+		release(rng.IntN(2)) // a window has no room for two of the longest and a third
+	}
+	return nil
 }
 
 // BenchmarkAllReduce times all-reduces for each Way.

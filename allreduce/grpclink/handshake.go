@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 )
 
 // Seat is a worker's place in a ring of one generation of a job.
@@ -95,7 +96,7 @@ const maxJobBytes = 1 << 10
 
 func (h hello) metadata() metadata.MD {
 	md := metadata.Pairs(
-		keyFormat, strconv.Itoa(formatVersion),
+		keyFormat, strconv.Itoa(framing.Version),
 		keyJob, h.Job,
 		keyGeneration, strconv.FormatUint(uint64(h.Generation), 10),
 		keyFrom, strconv.Itoa(int(h.Rank)),
@@ -114,9 +115,9 @@ func parseHello(md metadata.MD) (hello, error) {
 	if err != nil {
 		return h, err
 	}
-	if format != formatVersion {
+	if format != framing.Version {
 		return h, fmt.Errorf("the neighbour speaks ring format %d, this worker %d",
-			format, formatVersion)
+			format, framing.Version)
 	}
 	if h.Job, err = one(md, keyJob); err != nil {
 		return h, err

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/peer"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 	"rondo/allreduce/shm"
 )
 
@@ -199,7 +200,7 @@ func (m *mappedSuccessor) Send(h allreduce.Header, payload []byte) error {
 	if err := m.Err(); err != nil {
 		return err
 	}
-	appendHeader(m.head[:0], h)
+	framing.AppendHeader(m.head[:0], h)
 	err := m.sender.Send(m.head[:], payload)
 	if err == nil {
 		return nil
@@ -261,7 +262,7 @@ func (m *mappedPredecessor) Receive(message *allreduce.Message) error {
 		m.explain(err)
 		return m.Err()
 	}
-	h, err := parseHeader(head[:headerBytes], headerBytes+len(body))
+	h, err := framing.ParseHeader(head[:framing.HeaderBytes], framing.HeaderBytes+len(body))
 	if err != nil {
 		m.End(err)
 	}

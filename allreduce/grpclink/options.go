@@ -16,34 +16,24 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 )
 
 const (
-	// windowBytes is the number of bytes that a predecessor may send before they are read, per
-	// stream and per connection. Both must be set: otherwise the other stays at 64 KiB. It has room
-	// for the longest chunk while the ring still uses another. With a larger window received chunks
-	// queue up and leave the processor's cache.
-	windowBytes = 2 << 20
-
-	// writeBufferBytes is gRPC's write buffer if there is no writevConn. readBufferBytes is its
+	// writeBufferBytes is gRPC's write buffer if there is no framing.Writer. readBufferBytes is its
 	// read buffer.
 	writeBufferBytes = 512 << 10
 	readBufferBytes  = 64 << 10
 
 	// unsentBytes limits the kernel's unsent data, so that a sender on a slow link waits visibly.
-	// It is one batch of a writevConn.
-	unsentBytes = batchBytes
+	// It is one batch of a framing.Writer.
+	unsentBytes = framing.BatchBytes
 
 	// maxStreams is the limit per connection: its link, and aborts beside it.
 	maxStreams = 4
 
 	// maxMetadataBytes limits the handshake.
 	maxMetadataBytes = 16 << 10
-
-	// The ring's own beats detect a silent neighbour. These pings end the connections that such a
-	// neighbour leaves behind.
-	pingInterval = 10 * time.Second
-	pingTimeout  = 20 * time.Second
 
 	// connectTimeout limits one attempt to connect, up to the HTTP/2 preface.
 	connectTimeout = 5 * time.Second
@@ -61,24 +51,22 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	if isPlain(creds) {
-		creds = plain{creds}
-	}
 	return []grpc.ServerOption{
-		grpc.Creds(creds),
+		grpc.Creds(framing.Credentials(creds)),
 		grpc.ForceServerCodecV2(codec{}),
-		grpc.StaticStreamWindowSize(windowBytes),
-		grpc.StaticConnWindowSize(windowBytes),
+		grpc.StaticStreamWindowSize(framing.WindowBytes), // without both, the other stays at 64 KiB
+		grpc.StaticConnWindowSize(framing.WindowBytes),
 		grpc.ReadBufferSize(readBufferBytes),
 		experimental.BufferPool(&frames{}),
 		grpc.WriteBufferSize(writeBufferBytes),
-		grpc.MaxRecvMsgSize(headerBytes + allreduce.MaxChunkBytes),
+		grpc.MaxRecvMsgSize(framing.HeaderBytes + allreduce.MaxChunkBytes),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadataBytes),
 		grpc.ConnectionTimeout(connectTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			Time: framing.PingInterval, Timeout: framing.PingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
-			MinTime:             pingInterval / 2,
+			MinTime:             framing.PingInterval / 2,
 			PermitWithoutStream: true,
 		}),
 		grpc.WaitForHandlers(true),
@@ -147,22 +135,22 @@ func (c DialConfig) client(address string) (client, error) {
 	if !strings.HasPrefix(address, "unix:") {
 		target = "passthrough:///" + address // the address is resolved anew in each attempt
 	}
-	usesWritev := isPlain(c.Credentials)
+	vectored := framing.Plain(c.Credentials)
 	buffered := writeBufferBytes
-	if usesWritev { // its connections buffer for themselves
+	if vectored { // its connections buffer for themselves
 		buffered = 0
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(c.Credentials),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
-		grpc.WithStaticStreamWindowSize(windowBytes),
-		grpc.WithStaticConnWindowSize(windowBytes),
+		grpc.WithStaticStreamWindowSize(framing.WindowBytes),
+		grpc.WithStaticConnWindowSize(framing.WindowBytes),
 		grpc.WithReadBufferSize(readBufferBytes),
 		grpc.WithWriteBufferSize(buffered),
 		grpc.WithMaxHeaderListSize(maxMetadataBytes),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{
-			Time:    pingInterval,
-			Timeout: pingTimeout,
+			Time:    framing.PingInterval,
+			Timeout: framing.PingTimeout,
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{
@@ -177,7 +165,7 @@ func (c DialConfig) client(address string) (client, error) {
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	}
-	under := &socket{dial: c.Dialer, plain: usesWritev, network: "tcp"}
+	under := &socket{dial: c.Dialer, plain: vectored, network: "tcp"}
 	if c.Dialer == nil {
 		under.dial = dial
 	}

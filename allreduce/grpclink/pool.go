@@ -1,6 +1,10 @@
 package grpclink
 
-import "sync"
+import (
+	"sync"
+
+	"rondo/allreduce/grpclink/framing"
+)
 
 // frames is a pool of gRPC's read buffers. gRPC's own pool clears each buffer first, which would
 // write every byte of a gradient once more.
@@ -8,7 +12,7 @@ type frames struct{ free sync.Pool }
 
 // Get returns n bytes of any content.
 func (f *frames) Get(n int) *[]byte {
-	if n > frameBytes {
+	if n > framing.FrameBytes {
 		b := make([]byte, n)
 		return &b
 	}
@@ -16,13 +20,13 @@ func (f *frames) Get(n int) *[]byte {
 		*b = (*b)[:n]
 		return b
 	}
-	b := make([]byte, n, frameBytes)
+	b := make([]byte, n, framing.FrameBytes)
 	return &b
 }
 
 // Put takes a buffer back.
 func (f *frames) Put(b *[]byte) {
-	if cap(*b) == frameBytes {
+	if cap(*b) == framing.FrameBytes {
 		f.free.Put(b)
 	}
 }

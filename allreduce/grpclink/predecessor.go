@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 	"rondo/allreduce/shm"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -21,9 +22,9 @@ type predecessor struct {
 	peer    allreduce.Peer
 	seat    Seat // this worker's seat
 	stream  rondov1.Ring_LinkServer
-	intake  *intake       // under the stream; nil with TLS
-	verdict chan error    // result of the handler, set once by Close, Abort or the end
-	ended   chan struct{} // closed when the handler has returned
+	reader  *framing.Reader // under the stream; nil with TLS
+	verdict chan error      // result of the handler, set once by Close, Abort or the end
+	ended   chan struct{}   // closed when the handler has returned
 	spare   chan *incoming
 	beat    chan *outgoing // the message for beats, while it is free
 
@@ -94,7 +95,7 @@ func (p *predecessor) Receive(m *allreduce.Message) error {
 		p.end(err)
 		return p.Err()
 	}
-	if err := in.open(m, p.intake); err != nil {
+	if err := in.open(m, p.reader); err != nil {
 		in.release()
 		p.End(err)
 		return p.Err()

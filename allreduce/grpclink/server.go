@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -183,9 +184,9 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	link.stream = stream
 	answer := hello{Seat: link.seat, to: h.Rank}.metadata()
 	link.fetch(ctx, s.cfg.Way, md, answer)
-	if link.intake = intakeOf(ctx); link.intake != nil {
-		link.intake.open()
-		defer link.intake.leave()
+	if link.reader = framing.ReaderOf(ctx); link.reader != nil {
+		link.reader.Open()
+		defer link.reader.Leave()
 	}
 	if err := stream.SendHeader(answer); err != nil {
 		link.End(fmt.Errorf("is gone: %w", err))

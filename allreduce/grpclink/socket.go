@@ -5,6 +5,8 @@ import (
 	"net"
 	"strings"
 	"sync"
+
+	"rondo/allreduce/grpclink/framing"
 )
 
 // socket is the newest connection under a gRPC client. gRPC closes a connection only after its
@@ -42,10 +44,10 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 	Unpace(conn)
-	bound(conn, pingTimeout, unsentBytes)
+	bound(conn, framing.PingTimeout, unsentBytes)
 	network := conn.RemoteAddr().Network()
 	if s.plain {
-		conn = newWritevConn(conn)
+		conn = framing.NewWriter(conn)
 	}
 	s.conn, s.network = conn, network
 	return conn, nil
@@ -57,11 +59,11 @@ func (s *socket) kind() string {
 	return s.network
 }
 
-// writev returns the connection if it is a writevConn, and nil otherwise.
-func (s *socket) writev() *writevConn {
+// writer returns the connection if it is a framing.Writer, and nil otherwise.
+func (s *socket) writer() *framing.Writer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	g, _ := s.conn.(*writevConn)
+	g, _ := s.conn.(*framing.Writer)
 	return g
 }
 

@@ -3,6 +3,7 @@ package grpclink
 import (
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink/framing"
 )
 
 // stranger is a predecessor that does not use this package. It follows HTTP/2 and gRPC, its streams
@@ -60,7 +62,7 @@ func (s *stranger) call(stream uint32, h hello) error {
 		}
 		_ = s.encoder.WriteField(hpack.HeaderField{Name: key, Value: value})
 	}
-	s.room[stream] = windowBytes
+	s.room[stream] = framing.WindowBytes
 	err := s.frames.WriteHeaders(http2.HeadersFrameParam{
 		StreamID: stream, BlockFragment: s.encoded.Bytes(), EndHeaders: true})
 	for err == nil {
@@ -96,8 +98,8 @@ func (s *stranger) hear() (http2.Frame, error) {
 func (s *stranger) say(stream uint32, b []byte, wait bool) (int, error) {
 	sent := 0
 	for sent < len(b) {
-		n := min(len(b)-sent, frameBytes, s.room[0], s.room[stream])
-		if n < min(len(b)-sent, frameBytes) {
+		n := min(len(b)-sent, framing.FrameBytes, s.room[0], s.room[stream])
+		if n < min(len(b)-sent, framing.FrameBytes) {
 			if !wait {
 				return sent, nil
 			}
@@ -185,9 +187,11 @@ func serveStrangers(t *testing.T) (*Server, string) {
 func (s *stranger) sayChunks(stream uint32, chunks, floats int, apart, all bool) error {
 	var said [][]byte
 	for k := range chunks {
-		message := chunkOf(k*floats, floats, byte(k))
-		message[prefixBytes+8] = byte(stream/2 + 1) // the generation
-		said = append(said, message)
+		message := binary.BigEndian.AppendUint32([]byte{0}, uint32(framing.HeaderBytes+4*floats))
+		message = framing.AppendHeader(message, allreduce.Header{
+			Generation: allreduce.Generation(stream/2 + 1), Phase: allreduce.ReduceScatter,
+			Offset: k * floats, Length: floats, Total: chunks * floats})
+		said = append(said, append(message, bytes.Repeat([]byte{byte(k)}, 4*floats)...))
 	}
 	if !apart {
 		said = [][]byte{bytes.Join(said, nil)}

@@ -106,8 +106,8 @@ func Dial(
 		o := newOutgoing()
 		o.done = func() { s.recycle(o) }
 		o.freed = o.done
-		if under := s.under.writev(); under != nil {
-			o.freed = func() { under.release(o) }
+		if under := s.under.writer(); under != nil {
+			o.freed = func() { under.Release(o.done) }
 		}
 		s.free <- o
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"rondo/allreduce/grpclink/framing"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -22,7 +24,7 @@ func TestSocketGivesUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw, err := conn.(*writevConn).Conn.(*net.TCPConn).SyscallConn()
+	raw, err := conn.(*framing.Writer).Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,8 +38,8 @@ func TestSocketGivesUp(t *testing.T) {
 	if err != nil || failed != nil {
 		t.Fatal(err, failed)
 	}
-	if time.Duration(limit)*time.Millisecond != pingTimeout || unsent != unsentBytes {
+	if time.Duration(limit)*time.Millisecond != framing.PingTimeout || unsent != unsentBytes {
 		t.Errorf("it gives up after %d ms, and keeps %d bytes; want %v and %d", limit, unsent,
-			pingTimeout, unsentBytes)
+			framing.PingTimeout, unsentBytes)
 	}
 }

@@ -18,7 +18,7 @@ func main() {
 	flag.StringVar(&c.Script, "script", "bench/peers/gloo_allreduce.py", "Gloo's side")
 	flag.StringVar(&c.Worlds, "worlds", "2,4", "numbers of ranks, by commas")
 	flag.StringVar(&c.Sizes, "sizes", "65536,1048576,16777216", "bytes, by commas")
-	flag.StringVar(&c.Link, "link", "tcp", "Rondo's link: tcp, as Gloo's, unix or shm")
+	flag.StringVar(&c.Link, "link", "tcp", "Rondo's link: tcp, as Gloo's, unix, shm, tls or grpc")
 	flag.StringVar(&c.Wire, "wire", "fp32", "what Rondo's numbers travel as: fp32, bf16 or fp16")
 	flag.Float64Var(&c.Seconds, "seconds", 2, "how long each side is measured at each size")
 	flag.Float64Var(&c.AtLeast, "at-least", 0, "fail if a ratio is below this")

@@ -194,7 +194,7 @@ func TestValidate(t *testing.T) {
 	for want, wrong := range map[string]func(*Config){
 		"1 addresses for 2 ranks":                            fewAddresses,
 		"--world 1: must be 2 to 64":                         func(c *Config) { c.World = 1 },
-		`--link "ipx": must be tcp or unix or shm or memory`: func(c *Config) { c.Link = "ipx" },
+		`--link "ipx": must be tcp or unix or shm or tls or`: func(c *Config) { c.Link = "ipx" },
 		"--sizes is empty: give numbers of bytes":            func(c *Config) { c.Sizes = nil },
 		"--sizes 6: must be a multiple of 4":                 func(c *Config) { c.Sizes[1] = 6 },
 		"--seconds 0: must be more than 0, and no more":      func(c *Config) { c.Window = 0 },

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
@@ -28,6 +29,9 @@ type link struct {
 	// leave the process.
 	listen func(address string) (door, error)
 	way    grpclink.Way // by which the chunks of a link that listens go
+
+	// secure makes the two ends' credentials; nil: a connection without TLS.
+	secure func() (server, client credentials.TransportCredentials, err error)
 }
 
 // door is where a rank's predecessor comes in.
@@ -46,6 +50,8 @@ func links() []link {
 		{name: "tcp", listen: listenTCP, way: grpclink.ByTCP},
 		{name: "unix", listen: listenTCP, way: grpclink.ByUnix},
 		{name: "shm", listen: listenTCP, way: grpclink.ByShm},
+		{name: "tls", listen: listenTCP, way: grpclink.ByTCP, secure: selfSigned},
+		{name: "grpc", listen: listenTCP, way: grpclink.ByTCP, secure: unknown},
 		{name: MemoryLink},
 	}
 }
@@ -93,6 +99,7 @@ type grpcEnds struct {
 	links  *grpclink.Server
 	server *grpc.Server
 	served sync.WaitGroup
+	client credentials.TransportCredentials
 }
 
 // benchJob is the job that the ranks tell each other they belong to.
@@ -107,8 +114,14 @@ func newGRPCEnds(l link, address string) (*grpcEnds, error) {
 	if err != nil {
 		return nil, fmt.Errorf("link %s: %w", l.name, err)
 	}
-	e := &grpcEnds{door: d, link: l, links: links,
-		server: grpc.NewServer(grpclink.ServerOptions(nil)...)}
+	e := &grpcEnds{door: d, link: l, links: links}
+	var server credentials.TransportCredentials
+	if l.secure != nil {
+		if server, e.client, err = l.secure(); err != nil {
+			return nil, errors.Join(fmt.Errorf("link %s: %w", l.name, err), d.Close())
+		}
+	}
+	e.server = grpc.NewServer(grpclink.ServerOptions(server)...)
 	links.Register(e.server)
 	local := links.ListenLocal() // before anybody can ask for it
 	// If one fails, connect finds nobody there.
@@ -126,7 +139,7 @@ func (e *grpcEnds) connect(
 ) (allreduce.Links, error) {
 	links, err := grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
 		Rank: allreduce.Rank(s.Rank), World: s.World}, addresses,
-		grpclink.DialConfig{Timeout: meetTimeout, Way: e.link.way})
+		grpclink.DialConfig{Timeout: meetTimeout, Way: e.link.way, Credentials: e.client})
 	var apart *grpclink.WayError
 	if errors.As(err, &apart) { // which speaks of a job's flags
 		err = fmt.Errorf("no link %v to %v: %s; --link tcp needs no more than an address",

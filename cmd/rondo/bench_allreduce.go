@@ -30,6 +30,9 @@ func benchAllReduceCommand() *cobra.Command {
 			"       unix    gRPC on a unix socket, between ranks on one host\n" +
 			"       shm     shared memory, as between a job's neighbours on one host; fails\n" +
 			"               where that cannot be\n" +
+			"       tls     tcp with TLS 1.3, as with a job's --tls\n" +
+			"       grpc    tcp by gRPC's own connections, without allreduce/grpclink/framing,\n" +
+			"               which tcp and unix use\n" +
 			"       memory  goroutines of one process that pass slices: the cost of the ring\n" +
 			"               without a link\n\n" +
 			"busbw is nccl-tests': 2(N-1)/N * bytes / time, of the median, in GB/s (10^9). With\n" +

@@ -66,7 +66,7 @@ func TestBenchAllReduceCanonical(t *testing.T) {
 
 func TestBenchAllReduceUsage(t *testing.T) {
 	for flags, want := range map[string]string{
-		"--link ipx":                     `--link "ipx": must be tcp or unix or shm or memory`,
+		"--link ipx":                     `--link "ipx": must be tcp or unix or shm or tls or`,
 		"--wire fp64":                    `--wire "fp64": must be fp32 or bf16 or fp16`,
 		"--reduce tree":                  `--reduce "tree": must be ring or canonical`,
 		"--world 1":                      "--world 1: must be 2 to",

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 	"text/tabwriter"
 
@@ -14,10 +12,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job"
-	"rondo/job/jobspec"
-	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
-	"rondo/task/lm"
 	"rondo/telemetry"
 )
 
@@ -119,52 +114,5 @@ func evaluate(
 	}
 	defer t.Close()
 	sayStep(cmd, t)
-	ctx := cmd.Context()
-	switch t.Spec.Task {
-	case task.Classify, task.Tag:
-		return t.EvaluateLabels(ctx, source)
-	case task.Translate:
-		return t.EvaluateTranslations(ctx, source, how)
-	case task.Regress:
-		return t.EvaluateSeries(ctx, source)
-	}
-	text, err := job.OpenText(ctx, source, t.Spec, t.Vocabulary)
-	if err != nil {
-		return telemetry.Eval{}, err
-	}
-	defer func() { _ = text.Close() }()
-	if n := text.Tokens().Len(); n < 2 {
-		return telemetry.Eval{}, app.Usagef("corpus %s has %d tokens, and 2 are needed: give a "+
-			"longer text", source, n)
-	}
-	sum, targets, err := lm.Score(ctx, t.Model, text.Tokens(), int(t.Spec.Bptt))
-	if err != nil {
-		return telemetry.Eval{}, err
-	}
-	loss := sum / float64(targets)
-	perCharacter, err := charactersPerToken(ctx, text, source, t.Spec)
-	if err != nil {
-		return telemetry.Eval{}, err
-	}
-	return telemetry.Eval{Step: t.Step, Loss: loss, Perplexity: telemetry.Perplexity(loss),
-		BitsPerToken: loss / math.Ln2, BitsPerCharacter: loss / math.Ln2 / perCharacter,
-		Tokens: targets}, nil
-}
-
-// charactersPerToken is 1 for characters. For words it is the characters of the normalised text,
-// white space included, divided by its tokens.
-func charactersPerToken(
-	ctx context.Context, text *corpus.Corpus, source string, spec *rondov1.JobSpec,
-) (float64, error) {
-	if corpus.Unit(spec.Tokenizer) == corpus.Char {
-		return 1, nil
-	}
-	asCharacters := jobspec.Default()
-	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
-	characters, err := job.OpenText(ctx, source, asCharacters, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = characters.Close() }()
-	return float64(characters.Tokens().Len()) / float64(text.Tokens().Len()), nil
+	return t.Evaluate(cmd.Context(), source, how)
 }

@@ -10,7 +10,6 @@ import (
 	"rondo/job"
 	"rondo/model"
 	"rondo/task"
-	"rondo/task/lm"
 )
 
 func generateCommand() *cobra.Command {
@@ -39,11 +38,7 @@ func generateCommand() *cobra.Command {
 		}
 		defer t.Close()
 		sayStep(cmd, t)
-		writer, err := lm.NewWriter(t.Vocabulary, job.Tokenizer(t.Spec), prefix, tokens, how)
-		if err != nil {
-			return app.Usage(fmt.Errorf("--prefix: %w", err))
-		}
-		text, err := writer.Write(cmd.Context(), t.Model)
+		text, err := t.Write(cmd.Context(), prefix, tokens, how)
 		if err != nil {
 			return err
 		}

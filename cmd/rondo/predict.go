@@ -6,9 +6,7 @@ import (
 	"strconv"
 
 	"github.com/spf13/cobra"
-	"gonum.org/v1/plot/plotter"
 
-	"rondo/corpus/seriesplot"
 	"rondo/internal/app"
 	"rondo/internal/drawing"
 	"rondo/job"
@@ -49,20 +47,26 @@ func predictCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		curves, err := writeForecast(cmd, f, ahead)
+		lines, err := writeForecast(cmd, f, ahead)
 		if err != nil || plot == "" {
 			return err
 		}
-		return seriesplot.Save(plot, fmt.Sprintf("%s, %d ahead", source, ahead), curves)
+		return drawing.Save(plot, drawing.Plot{
+			Title: fmt.Sprintf("%s, %d ahead", source, ahead), X: "row",
+			Lines: lines[:min(len(lines), 2*maxColumns)],
+		})
 	}
 	return c
 }
 
-// writeForecast writes the predictions to the command's output, and returns them for a plot. Rows
-// count from 0. Rows after the series' end have no truth.
+// maxColumns bounds the columns in a plot.
+const maxColumns = 8
+
+// writeForecast writes the predictions to the command's output, and returns each column's
+// truth and predictions for a plot. Rows count from 0. Rows after the series' end have no truth.
 func writeForecast(
 	cmd *cobra.Command, f *job.Forecaster, ahead int,
-) (curves []seriesplot.Curves, err error) {
+) (lines []drawing.Line, err error) {
 	out := csv.NewWriter(cmd.OutOrStdout())
 	defer func() {
 		if out.Flush(); err == nil {
@@ -73,19 +77,19 @@ func writeForecast(
 	for _, column := range f.Targets {
 		name := f.Columns[column]
 		head = append(head, name, name+"_predicted")
-		curves = append(curves, seriesplot.Curves{Name: name})
+		lines = append(lines, drawing.Line{Name: name},
+			drawing.Line{Name: name + ", predicted", Dashed: true})
 	}
 	if err := out.Write(head); err != nil {
 		return nil, err
 	}
 	for i := range f.Targets {
 		for row := range f.Rows() {
-			curves[i].Truth = append(curves[i].Truth,
-				plotter.XY{X: float64(row), Y: f.Row(row)[f.Targets[i]]})
+			lines[2*i].Add(float64(row), f.Row(row)[f.Targets[i]])
 		}
 	}
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	return curves, f.Forecast(cmd.Context(), ahead, func(row int, predicted []float64) error {
+	return lines, f.Forecast(cmd.Context(), ahead, func(row int, predicted []float64) error {
 		if row < ahead {
 			return nil
 		}
@@ -96,7 +100,7 @@ func writeForecast(
 				truth = number(f.Row(row)[f.Targets[i]])
 			}
 			line = append(line, truth, number(float64(float32(v))))
-			curves[i].Predicted = append(curves[i].Predicted, plotter.XY{X: float64(row), Y: v})
+			lines[2*i+1].Add(float64(row), v)
 		}
 		return out.Write(line)
 	})

@@ -219,7 +219,8 @@ func (l *nativeLayer) close() {
 // nativeHead is an output layer in C.
 type nativeHead struct {
 	*native
-	work *C.struct_head
+	work      *C.struct_head
+	smoothing float32
 }
 
 func (n *native) newHead(s compute.OutputShape, rows int) head {
@@ -228,17 +229,22 @@ func (n *native) newHead(s compute.OutputShape, rows int) head {
 		panic(&compute.MemoryError{What: fmt.Sprintf("an output layer of shape %+v", s),
 			Bytes: 4 * int64(rows) * int64(s.V)})
 	}
-	return &nativeHead{native: n, work: w}
+	return &nativeHead{native: n, work: w, smoothing: s.Smoothing}
 }
 
 func (h *nativeHead) forward(x, w, b []float32, targets []int32) float64 {
-	return h.forwardBackward(x, w, b, targets, 1, nil, nil, nil)
+	return h.run(x, w, b, targets, 1, 0, nil, nil, nil)
 }
 
 func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale float32,
 	dx, dw, db []float32) float64 {
-	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w),
-		floats(b), ints(targets), C.float(scale), floats(dx), floats(dw), floats(db)))
+	return h.run(x, w, b, targets, scale, h.smoothing, dx, dw, db)
+}
+
+func (h *nativeHead) run(x, w, b []float32, targets []int32, scale, smoothing float32,
+	dx, dw, db []float32) float64 {
+	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w), floats(b),
+		ints(targets), C.float(scale), C.float(smoothing), floats(dx), floats(dw), floats(db)))
 }
 
 func (h *nativeHead) close() {

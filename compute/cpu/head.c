@@ -33,6 +33,7 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
         FLOATS(o.top, o.S),
         FLOATS(o.sum, o.S),
         FLOATS(o.wanted, o.S),
+        FLOATS(o.total, o.S),
         {&o.losses, o.S * sizeof(double)},
     };
     struct head *made = rondo_arena_new(&o, sizeof o, parts, sizeof parts / sizeof *parts, only);
@@ -58,9 +59,9 @@ static void run_head(void *with, const struct member *m)
 
 double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
                       const float *w, const float *b, const int32_t *targets, float scale,
-                      float *dx, float *dw, float *db)
+                      float smoothing, float *dx, float *dw, float *db)
 {
-    struct head_call call = {x, w, b, targets, scale, dx, dw, db};
+    struct head_call call = {x, w, b, targets, scale, smoothing, dx, dw, db};
     struct run r = {k, o, &call};
     rondo_team_run(t, run_head, &r);
     return o->loss;

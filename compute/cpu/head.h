@@ -131,6 +131,16 @@ INLINE float soften_row(float *row, long block, long blocks, float top)
     return horizontal_sum(sum);
 }
 
+// The sum of a row's first n logits.
+INLINE float sum_row(const float *row, long block, long n)
+{
+    float sum = 0;
+    for (; n > 0; n -= BLOCK, row += block)
+        for (long j = 0; j < BLOCK && j < n; j++)
+            sum += row[j];
+    return sum;
+}
+
 INLINE void clear_row(float *row, long block, long blocks)
 {
     for (long v = 0; v < blocks; v++)
@@ -156,6 +166,12 @@ INLINE void carry(const struct place *p, long r, const float *tops, const float 
     }
 }
 
+// The strip's tokens.
+INLINE long strip_tokens(const struct place *p)
+{
+    return least(p->blocks * BLOCK, p->o->V - p->v * BLOCK);
+}
+
 // Turns the strip's logits of n rows from r on into e^(logit-top) of the strip's top, and a row
 // without a target into zeros.
 static void soften(const struct place *p, long r, long n)
@@ -176,6 +192,9 @@ static void soften(const struct place *p, long r, long n)
             }
             if (at >= 0 && at < p->blocks * BLOCK)
                 o->wanted[r + g + i] = row[at / BLOCK * block + at % BLOCK];
+            if (p->c->smoothing > 0)
+                o->total[r + g + i] = (p->v > 0 ? o->total[r + g + i] : 0) +
+                                      sum_row(row, block, strip_tokens(p));
             tops[i] = largest_in(row, block, p->blocks);
             sums[i] = soften_row(row, block, p->blocks, tops[i]);
         }
@@ -200,10 +219,14 @@ static void soften_again(const struct place *p, long r, long n)
 static void lose(const struct place *p)
 {
     struct head *o = p->o;
-    for (long r = p->begin; r < p->end && r < p->n; r++)
+    for (long r = p->begin; r < p->end && r < p->n; r++) {
+        double wanted = o->wanted[r];
+        if (p->c->smoothing > 0)
+            wanted += p->c->smoothing * ((double)o->total[r] / o->V - wanted);
         o->losses[r] = p->c->targets[p->first + r] < 0
                            ? 0
-                           : (double)o->top[r] - o->wanted[r] + log(o->sum[r]);
+                           : (double)o->top[r] - wanted + log(o->sum[r]);
+    }
 }
 
 // What turns the strip's e^(logit-top) of a tile of rows into scale * softmax.
@@ -219,19 +242,22 @@ INLINE void scales(const struct place *p, long r, float *to)
     }
 }
 
-// d: the gradient scale * (softmax - onehot(target)) of a group's n rows and a block of tokens from
-// `token` on, the other rows zeros. bias: its sum.
+// d: the gradient scale * (softmax - wanted) of a group's n rows and a block of tokens from `token`
+// on, the other rows zeros; wanted is (1 - smoothing) * onehot(target) + smoothing/V. bias: its sum.
 INLINE void turn_group(const struct place *p, long r, long n, const float *logits,
                        const float *to, long token, float *d, float *bias)
 {
     const int32_t *targets = p->c->targets + p->first + r;
-    for (long i = 0; i < n; i++)
+    float each = p->c->scale * p->c->smoothing / p->o->V;
+    for (long i = 0; i < n; i++) {
+        vf less = splat(targets[i] < 0 ? 0 : each); // also where there is no token: unused
         for (int j = 0; j < BLOCK; j += VW)
-            store(d + i * BLOCK + j, load(logits + i * BLOCK + j) * splat(to[i]));
+            store(d + i * BLOCK + j, load(logits + i * BLOCK + j) * splat(to[i]) - less);
+    }
     memset(d + n * BLOCK, 0, (HEAD_GROUP - n) * BLOCK * sizeof *d);
     for (long i = 0; i < n; i++)
         if (targets[i] >= token && targets[i] < token + BLOCK)
-            d[i * BLOCK + targets[i] - token] -= p->c->scale;
+            d[i * BLOCK + targets[i] - token] -= p->c->scale * (1 - p->c->smoothing);
     for (int j = 0; j < BLOCK; j += VW) {
         vf sum = load(d + j);
         for (long i = 1; i < HEAD_GROUP; i++)

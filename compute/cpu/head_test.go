@@ -29,7 +29,8 @@ func headCases(random *rand.Rand) []headCase {
 	var all []headCase
 	for i, s := range []compute.OutputShape{
 		{N: 1, H: 1, V: 1}, {N: 5, H: 3, V: 33}, {N: 67, H: 33, V: 256}, {N: 33, H: 67, V: 257},
-		{N: 45, H: 40, V: 700}, {N: 150, H: 65, V: 530},
+		{N: 45, H: 40, V: 700}, {N: 150, H: 65, V: 530}, {N: 40, H: 33, V: 530, Smoothing: 0.1},
+		{N: 19, H: 20, V: 100, Smoothing: 0.5},
 	} {
 		c := newOutputCase(s, s.N, i%2 == 0, random)
 		for j := range c.w {

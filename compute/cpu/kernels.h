@@ -139,6 +139,7 @@ struct head {
     float *top;         // [S]: of the strips so far, or all
     float *sum;         // [S]: of e^(logit-top)
     float *wanted;      // [S]: the target's logit
+    float *total;       // [S]: the sum of a row's logits of the strips so far, with smoothing
     double *losses;     // [S]
     double loss;        // of a call: the sum in order of rows, whatever the number of threads
 };
@@ -151,7 +152,7 @@ enum { HEAD_GROUP = 16, HEAD_TILE = 128, HEAD_PAIRS = 32 };
 struct head_call {
     const float *x, *w, *b;
     const int32_t *targets;
-    float scale;
+    float scale, smoothing; // of the targets: 0 if no gradient is wanted
     float *dx, *dw, *db;
 };
 
@@ -285,6 +286,6 @@ void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer 
                           float *dpeephole, float *dx, float *dh0, float *dc0);
 double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
                       const float *w, const float *b, const int32_t *targets, float scale,
-                      float *dx, float *dw, float *db);
+                      float smoothing, float *dx, float *dw, float *db);
 
 #endif

@@ -83,15 +83,16 @@ func (c outputCase) run(d *Device) (losses [2]float64, gradients []named) {
 }
 
 // solve runs the reference in float64, its operands rounded to the precision.
-func (c outputCase) solve(p compute.Precision) (loss float64, gradients [][]float64) {
+func (c outputCase) solve(p compute.Precision) (losses [2]float64, gradients [][]float64) {
 	dx, dw := make([]float64, len(c.x)), make([]float64, len(c.w))
 	var db []float64
 	if c.b != nil {
 		db = make([]float64, len(c.b))
 	}
 	o := newRefHead(c.shape, plainRows[float64](p), c.rows)
-	loss = o.run(c.x, c.w, c.b, c.targets, outputScale, dx, dw, db)
-	return loss, [][]float64{dx, dw, db}
+	losses[0] = o.run(c.x, c.w, c.b, c.targets, outputScale, nil, nil, nil)
+	losses[1] = o.run(c.x, c.w, c.b, c.targets, outputScale, dx, dw, db)
+	return losses, [][]float64{dx, dw, db}
 }
 
 // TestOutput holds the output layer against the reference. The operands of its logits are given, so
@@ -101,7 +102,7 @@ func TestOutput(t *testing.T) { checkOutputs(t, outputCases(newRandom(t))) }
 // outputProblem is an output layer with all that it reads, and what it is to give.
 type outputProblem interface {
 	title() string
-	solve(compute.Precision) (loss float64, gradients [][]float64)
+	solve(compute.Precision) (losses [2]float64, gradients [][]float64)
 	run(*Device) (losses [2]float64, gradients []named)
 }
 
@@ -110,7 +111,7 @@ func (c outputCase) title() string { return c.name }
 func checkOutputs[P outputProblem](t *testing.T, all []P) {
 	t.Helper()
 	for _, precision := range precisions {
-		losses, gradients := make([]float64, len(all)), make([][][]float64, len(all))
+		losses, gradients := make([][2]float64, len(all)), make([][][]float64, len(all))
 		for i, c := range all {
 			losses[i], gradients[i] = c.solve(precision)
 		}
@@ -118,9 +119,9 @@ func checkOutputs[P outputProblem](t *testing.T, all []P) {
 			compared := devicetest.NewComparison(t, devicetest.BoundsOf(precision))
 			for i, c := range all {
 				got, tensors := c.run(d)
-				for _, loss := range got {
-					if e := math.Abs(loss - losses[i]); !(e <= 1e-5*(1+losses[i])) {
-						t.Errorf("%s: loss %v, want %v", c.title(), loss, losses[i])
+				for k, want := range losses[i] {
+					if e := math.Abs(got[k] - want); !(e <= 1e-5*(1+want)) {
+						t.Errorf("%s: loss %v, want %v", c.title(), got[k], want)
 					}
 				}
 				for j, tensor := range tensors {

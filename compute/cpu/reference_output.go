@@ -34,7 +34,11 @@ func (o *refHead[F]) run(x, w, b []F, targets []int32, scale F, dx, dw, db []F) 
 		}
 		o.rows.timesTransposed(n, o.V, o.H, rows, o.H, w, logits, o.V)
 		for i := range n {
-			loss += softmaxRow(logits[i*o.V:(i+1)*o.V], targets[first+i], scale)
+			smoothing := F(o.Smoothing)
+			if dx == nil {
+				smoothing = 0
+			}
+			loss += softmaxRow(logits[i*o.V:(i+1)*o.V], targets[first+i], scale, smoothing)
 		}
 		if dx == nil {
 			continue
@@ -50,9 +54,10 @@ func (o *refHead[F]) run(x, w, b []F, targets []int32, scale F, dx, dw, db []F) 
 	return loss
 }
 
-// softmaxRow returns -log softmax(row)[target], and overwrites row with the gradient of scale times
-// that: scale (softmax(row) - onehot(target)). Both are zero if the target is negative.
-func softmaxRow[F float](row []F, target int32, scale F) float64 {
+// softmaxRow returns the cross-entropy of softmax(row) and what is wanted, (1-smoothing)
+// onehot(target) + smoothing/V, and overwrites row with the gradient of scale times that: scale
+// (softmax(row) - wanted). Both are zero if the target is negative.
+func softmaxRow[F float](row []F, target int32, scale, smoothing F) float64 {
 	if target < 0 {
 		clear(row)
 		return 0
@@ -61,14 +66,18 @@ func softmaxRow[F float](row []F, target int32, scale F) float64 {
 	for _, v := range row {
 		largest = max(largest, v)
 	}
-	wanted, sum := row[target]-largest, F(0)
+	wanted, sum, total := float64(row[target]-largest), F(0), 0.0
 	for i, v := range row {
+		total += float64(v - largest)
 		row[i] = F(math.Exp(float64(v - largest)))
 		sum += row[i]
 	}
 	for i := range row {
-		row[i] *= scale / sum
+		row[i] = row[i]*(scale/sum) - scale*smoothing/F(len(row))
 	}
-	row[target] -= scale
-	return math.Log(float64(sum)) - float64(wanted)
+	row[target] -= scale * (1 - smoothing)
+	if smoothing > 0 {
+		wanted += float64(smoothing) * (total/float64(len(row)) - wanted)
+	}
+	return math.Log(float64(sum)) - wanted
 }

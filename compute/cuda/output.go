@@ -107,16 +107,16 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 		n := min(o.rows, s.N-first)
 		rows := at(x[first*s.H:])
 		d.product(d.forward(), false, true, n, s.V, s.H, 1, rows, at(w), 0, o.logits)
-		kernel, scale := "head_loss", float32(0)
+		kernel, scale, smoothing := "head_loss", float32(0), float32(0)
 		if to != nil {
-			kernel, scale = "head_gradient", to.scale
+			kernel, scale, smoothing = "head_gradient", to.scale, s.Smoothing
 		}
 		l, cached := rowLaunch(n, s.V, d.sharedPerBlock())
 		if cached {
 			kernel += "_cached"
 		}
 		d.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
-			unsafe.Add(o.losses, 8*first))
+			smoothing, unsafe.Add(o.losses, 8*first))
 		if to == nil {
 			continue
 		}

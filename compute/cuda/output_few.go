@@ -80,8 +80,8 @@ func (o *output) runFew(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut)
 		d.sumDoubles(o.sum, o.losses, blocks)
 		return
 	}
-	d.launch("head_few_gradient", l, append(arguments, to.scale, int32(d.backward()), to.dx,
-		o.parts)...)
+	d.launch("head_few_gradient", l, append(arguments, to.scale, s.Smoothing,
+		int32(d.backward()), to.dx, o.parts)...)
 	sum := across(1+blocksFor(o.few.width(s), columnWidth), columnWidth*columnParts)
 	sum.shared = columnSumBytes
 	d.launch("head_few_sum", sum, int32(blocks), int32(s.H), int32(s.V), o.parts, o.losses, to.dw,

@@ -58,13 +58,15 @@ func TestOutputOracle(t *testing.T) {
 	p := newOutputProblem(compute.OutputShape{N: 7, H: 4, V: 5}, true,
 		rand.New(rand.NewPCG(5, 6)))
 	copy(p.targets, []int32{0, 4, -1, 2, 3, 3, -1})
-	_, got := p.solve(compute.FP32)
-	loss := func() float64 {
-		sum, _ := p.solve(compute.FP32)
-		return outputScale * sum
-	}
-	for name, x := range map[string][]float64{"dx": p.x, "dw": p.w, "db": p.b} {
-		differences(t, name, x, got[name], loss)
+	for _, smoothing := range []float32{0, 0.25} {
+		_, got := p.solve(compute.FP32, smoothing)
+		loss := func() float64 {
+			sum, _ := p.solve(compute.FP32, smoothing)
+			return outputScale * sum
+		}
+		for name, x := range map[string][]float64{"dx": p.x, "dw": p.w, "db": p.b} {
+			differences(t, name, x, got[name], loss)
+		}
 	}
 }
 

@@ -181,9 +181,9 @@ func (t *tape) relu(x *value) *value {
 		})
 }
 
-// crossEntropy is the summed -log softmax(x)[target]; back begins with the gradient of scale times
-// that.
-func (t *tape) crossEntropy(x *value, targets []int32, scale float64) (loss float64) {
+// crossEntropy is the summed cross-entropy of softmax(x) and (1-smoothing) onehot(target) +
+// smoothing/V; back begins with the gradient of scale times that.
+func (t *tape) crossEntropy(x *value, targets []int32, scale, smoothing float64) (loss float64) {
 	for i, target := range targets {
 		if target < 0 {
 			continue
@@ -197,10 +197,13 @@ func (t *tape) crossEntropy(x *value, targets []int32, scale float64) (loss floa
 			sum += math.Exp(v - largest)
 		}
 		for j, v := range row {
-			g[j] = scale * math.Exp(v-largest) / sum
+			wanted := smoothing / float64(len(row))
+			if j == int(target) {
+				wanted += 1 - smoothing
+			}
+			g[j] = scale * (math.Exp(v-largest)/sum - wanted)
+			loss += wanted * (math.Log(sum) + largest - v)
 		}
-		g[target] -= scale
-		loss += math.Log(sum) + largest - row[target]
 	}
 	return loss
 }

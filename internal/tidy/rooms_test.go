@@ -62,10 +62,10 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
-			"job/jobspec model proto/rondo/v1 sum task task/classify task/example task/label " +
-			"task/lines task/lm task/regress task/tag task/translate telemetry train",
-			tests: "compute/cuda/emulator compute/devicetest local " +
-				"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
+			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
+			"task/example task/label task/lines task/lm task/regress task/tag task/translate " +
+			"telemetry train", tests: "compute/cuda/emulator compute/devicetest local " +
+			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
@@ -95,7 +95,6 @@ func otherRooms() []room {
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
 			never: network + " " + graphs},
-		{path: "corpus/seriesplot", imports: "internal/drawing", never: network + " " + graphs},
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
@@ -127,7 +126,7 @@ func otherRooms() []room {
 			never: network + " " + storage},
 		{path: "task/regress", imports: "compute corpus/series model task/lm train",
 			tests: "compute/cpu corpus", never: network + " " + storage},
-		{path: "task/example", imports: "corpus/examples train",
+		{path: "task/example", imports: "corpus/examples task/ahead train",
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
@@ -150,8 +149,11 @@ func otherRooms() []room {
 			never: network},
 		{path: "allreduce/shm", imports: "allreduce",
 			never: graphs + " " + storage + " google.golang.org/grpc"},
-		{path: "allreduce/grpclink", imports: "allreduce allreduce/shm proto/rondo/v1",
-			tests: "allreduce/linktest internal/port"},
+		{path: "allreduce/grpclink/framing", imports: "allreduce",
+			never: graphs + " " + storage},
+		{path: "allreduce/grpclink",
+			imports: "allreduce allreduce/shm allreduce/grpclink/framing proto/rondo/v1",
+			tests:   "allreduce/linktest internal/port"},
 
 		// Membership. cluster decides; the others carry events to it and its decisions out.
 		{path: "cluster", tests: "cluster/memstore",

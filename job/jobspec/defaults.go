@@ -51,7 +51,7 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
 		spec.ValidationFraction = 0
 	}
-	if spec.Task != task.LM && spec.Task != task.Regress && !given["tokenizer"] {
+	if !task.Segments(spec.Task) && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
 	if spec.Task == task.Translate {

@@ -31,7 +31,7 @@ func flagGroups() []flagGroup {
 			"max-examples"}},
 		{"Model", []string{"task", "embed", "bidirectional", "pool", "decoder-context",
 			"attention", "target", "dropout-input", "dropout-locked", "layer-norm",
-			"skip-connections", "tie-weights", "init", "forget-bias"}},
+			"skip-connections", "label-smoothing", "tie-weights", "init", "forget-bias"}},
 		{"Optimizer", []string{"optimizer", "lr-schedule", "warmup-steps", "lr-decay",
 			"lr-step-every", "lr-patience", "lr-min", "momentum", "beta1", "beta2", "rho",
 			"epsilon", "weight-decay", "clip", "clip-by", "clip-scope"}},

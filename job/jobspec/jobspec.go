@@ -67,7 +67,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input":
+	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
 	case "dropout_locked", "layer_norm", "skip_connections":
 		return []string{task.LM, task.Classify, task.Tag, task.Translate, task.Regress}

@@ -37,7 +37,7 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 		hidden layers embed dropout dropout-input tie-weights init forget-bias batch bptt sampling
 		optimizer lr lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps
 		seed workers device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction
-		eval-every sample-every sample-prefix nonfinite-limit config`) {
+		eval-every sample-every sample-prefix nonfinite-limit config label-smoothing`) {
 		if set.Lookup(name) == nil {
 			t.Errorf("flag --%s is gone", name)
 		}
@@ -399,6 +399,8 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--recompute 7":           "lm",
 		"--sample-every 3":        "lm",
 		"--sample-prefix a":       "lm",
+		"--label-smoothing 0.1":   "lm classify tag translate",
+		"--attention scaled":      "translate",
 		"--bidirectional":         "classify tag translate",
 		"--max-length 5":          "classify tag translate",
 		"--max-examples 5":        "classify tag translate",

@@ -25,7 +25,7 @@ const (
 // memoryStep is the unit to which sizes are rounded up, for readability.
 const memoryStep = 64 << 20
 
-// learn counts the tokens of the vocabulary if the text is a file of this machine or built in.
+// learn measures the training data if the text is a file of this machine or built in.
 func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	builtin := strings.HasPrefix(spec.Corpus, "builtin:")
 	if !builtin && !isLocal(spec.Corpus) {
@@ -33,14 +33,14 @@ func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	}
 	readable := proto.CloneOf(spec)
 	readable.Corpus = strings.TrimPrefix(spec.Corpus, "file://")
-	tokens, err := job.CountVocabulary(ctx, readable)
+	data, err := job.Measure(ctx, readable)
 	var wrong *app.UsageError
 	if errors.As(err, &wrong) {
 		return err
 	} else if err != nil {
 		return nil // this machine has no room for it; the workers will read it
 	}
-	s.Vocabulary = tokens
+	s.Extent = data
 	return nil
 }
 
@@ -50,23 +50,25 @@ func fewest(spec *rondov1.JobSpec) int {
 	return int(max(spec.MinWorkers, (spec.Workers+1)/2))
 }
 
-// vocabulary returns the known or assumed number of tokens of the vocabulary.
-func (s *Submission) vocabulary(spec *rondov1.JobSpec) (tokens int, assumed bool) {
+// extent returns the known or assumed extent of the training data.
+func (s *Submission) extent(spec *rondov1.JobSpec) (data job.Extent, assumed bool) {
 	switch {
-	case s.Vocabulary != 0:
-		return s.Vocabulary, false
+	case s.Tokens != 0 && s.Outputs != 0:
+		return s.Extent, false
+	case s.Tokens != 0: // also what an older version stored, which measured no outputs
+		return job.Assume(spec, s.Tokens), false
 	case spec.Tokenizer == "word":
-		return wordsAssumed, true
+		return job.Assume(spec, wordsAssumed), true
 	}
-	return charactersAssumed, true
+	return job.Assume(spec, charactersAssumed), true
 }
 
 // memory returns a worker's memory for the job's model and batch after half of the workers are
 // lost.
 func (s *Submission) memory(spec *rondov1.JobSpec) (
 	resource.Quantity, bool, error) {
-	tokens, assumed := s.vocabulary(spec)
-	estimate, err := job.Memory(spec, tokens, fewest(spec))
+	data, assumed := s.extent(spec)
+	estimate, err := job.Memory(spec, data, fewest(spec))
 	if err != nil {
 		return resource.Quantity{}, assumed, err
 	}
@@ -91,8 +93,8 @@ func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
 	if s.Spot {
 		return 0, nil
 	}
-	tokens, _ := s.vocabulary(spec)
-	estimate, err := job.Memory(spec, tokens, int(spec.Workers))
+	data, _ := s.extent(spec)
+	estimate, err := job.Memory(spec, data, int(spec.Workers))
 	if err != nil {
 		return 0, err
 	}
@@ -107,8 +109,8 @@ const gpuMemory = 8 << 30
 
 // besideGPU returns the host memory of a worker with a GPU; empty: gpuMemory is enough.
 func (s *Submission) besideGPU(spec *rondov1.JobSpec) (string, error) {
-	tokens, _ := s.vocabulary(spec)
-	bytes, err := job.BesideGPU(spec, tokens)
+	data, _ := s.extent(spec)
+	bytes, err := job.BesideGPU(spec, data)
 	if err != nil || bytes <= gpuMemory {
 		return "", err
 	}

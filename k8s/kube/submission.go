@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rondo/internal/app"
+	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
@@ -51,8 +52,8 @@ type Submission struct {
 	Options
 	Run  int64             `json:"run"`
 	Spec map[string]string `json:"spec"` // JobSpec's fields, as flags have them
-	// Vocabulary is how many tokens the text has; 0: not known.
-	Vocabulary int `json:"vocabulary,omitempty"`
+	// Extent is of the training data; without tokens: not known.
+	job.Extent
 }
 
 // SubmissionFlags are the flags of a submission: the job's and the pods'.
@@ -138,7 +139,7 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 		if err != nil {
 			return nil, err
 		}
-		s.Options, s.Vocabulary = merged, stored.Vocabulary
+		s.Options, s.Extent = merged, stored.Extent
 		maps.Copy(s.Spec, stored.Spec)
 	}
 	file, err := f.configured()
@@ -153,7 +154,7 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 		}
 	}
 	if stored != nil && !s.sameText(stored) {
-		s.Vocabulary = 0
+		s.Extent = job.Extent{}
 	}
 	return s, s.validate()
 }

@@ -129,18 +129,18 @@ func TestSubmissionOverAStoredOne(t *testing.T) {
 	stored, err := submission(t, "--job=song", "--image=a:1", "--labels=a=b", "--spot",
 		"--corpus=pvc://texts/a", "--cpus-per-worker=3")
 	check(t, err)
-	stored.Vocabulary = 99
+	stored.Tokens = 99
 	set := pflag.NewFlagSet("resume", pflag.ContinueOnError)
 	flags := AddSubmissionFlags(set)
 	check(t, set.Parse([]string{"--job=song", "--image=a:2", "--spot=false", "--steps=9"}))
 	s, err := flags.Submission(stored)
 	check(t, err)
 	if s.Image != "a:2" || s.Spot || s.Labels["a"] != "b" || s.CPUsPerWorker != "3" ||
-		s.Spec["steps"] != "9" || s.Spec["corpus"] != "pvc://texts/a" || s.Vocabulary != 99 {
+		s.Spec["steps"] != "9" || s.Spec["corpus"] != "pvc://texts/a" || s.Tokens != 99 {
 		t.Errorf("%+v", s)
 	}
 	check(t, set.Parse([]string{"--tokenizer=word"}))
-	if s, err = flags.Submission(stored); err != nil || s.Vocabulary != 0 {
+	if s, err = flags.Submission(stored); err != nil || s.Tokens != 0 {
 		t.Errorf("other tokens, the same vocabulary: %+v, %v", s, err)
 	}
 }

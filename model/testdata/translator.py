@@ -6,11 +6,12 @@
 A case is an encoder, torch.nn.{RNN,GRU,LSTM} over a packed source, and a decoder that reads the
 target's tokens, each predicted from those before it.
 
-    cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention
+    cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention, smoothing
     norm, skip: torch.nn.LayerNorm follows each layer, behind the sum with its input from the
         second layer on
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
+    plain: the loss without label smoothing
 """
 import json
 import pathlib
@@ -23,7 +24,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention, and which of norm and skip
+# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm and skip
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -38,6 +39,9 @@ CASES = {
     "gru-bahdanau": ("gru", 2, True, "state", "bahdanau"),
     "gru-bahdanau-concat": ("gru", 1, False, "concat", "bahdanau"),
     "lstm-bahdanau": ("lstm", 2, True, "concat", "bahdanau"),
+    "gru-scaled": ("gru", 1, True, "state", "scaled"),
+    "lstm-scaled-smooth": ("lstm", 1, False, "concat", "scaled", 0.1),
+    "gru-smooth": ("gru", 1, False, "state", "none", 0.3),
     "lstm-norm": ("lstm", 2, True, "concat", "luong", "norm", "skip"),
     "gru-skip": ("gru", 3, False, "state", "none", "skip"),
 }
@@ -91,7 +95,7 @@ class Translator(nn.Module):
         self.encoder = Part(cell, SOURCE, E, layers, kinds, bidirectional)
         wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
         self.decoder = Part(cell, V, wide, layers, kinds)
-        if attention == "luong":
+        if attention in ("luong", "scaled"):
             self.attention = nn.Module()
             self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
             self.attention.output = nn.Linear(H * self.sides + H, H, bias=False)
@@ -108,6 +112,8 @@ class Translator(nn.Module):
 
     def luong(self, encoded, y):
         scores = torch.einsum("tbh,sbh->bts", y, self.attention.keys(encoded))
+        if self.kind == "scaled":
+            scores = scores / H**0.5
         ended = torch.arange(S) >= torch.tensor(LENGTHS)[:, None]  # [B, S]
         weights = scores.masked_fill(ended[:, None, :], -torch.inf).softmax(2)
         context = torch.einsum("bts,sbw->tbw", weights, encoded)
@@ -141,7 +147,7 @@ class Translator(nn.Module):
         if self.kind == "bahdanau":
             return self.output(self.bahdanau(encoded, x, state))
         y, _ = self.decoder.run(x, state)
-        if self.kind == "luong":
+        if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
         return self.output(y)
 
@@ -155,12 +161,14 @@ def tensors(named):
 
 
 def trace(number, case):
-    cell, layers, bidirectional, context, attention = case[:5]
+    cell, layers, bidirectional, context, attention, *rest = case
+    kinds = [x for x in rest if isinstance(x, str)]
+    smoothing = sum(x for x in rest if isinstance(x, float))
     torch.manual_seed(number)
-    model = Translator(*case).double()
+    model = Translator(*case[:5], *kinds).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if name.startswith("attention"):
+            if name.startswith("attention") and "norm" not in kinds:
                 p.mul_(4)  # so that attention is not nearly uniform
             p.copy_(p.float().double())  # exact in both
     source = torch.randint(0, SOURCE, (S, B))
@@ -168,20 +176,22 @@ def trace(number, case):
     inputs, targets = tokens[:-1], tokens[1:].clone()
     targets[torch.arange(T)[:, None] >= torch.tensor(TARGET_LENGTHS)] = -1
     logits = model(source, inputs).reshape(T * B, V)
-    loss = nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1,
-                                       reduction="sum")
+    plain, loss = (
+        nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1, reduction="sum",
+                                    label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
+    more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
-        "context": context, "attention": attention, **{kind: True for kind in case[5:]},
+        "context": context, "attention": attention, **{kind: True for kind in kinds},
         "source": source.tolist(),
         "lengths": LENGTHS, "inputs": inputs.reshape(-1).tolist(),
         "targets": targets.reshape(-1).tolist(),
         "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
         "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
-    }
+    } | more
 
 
 def main():

@@ -23,20 +23,20 @@ var errTest = errors.New("it broke")
 func TestRead(t *testing.T) {
 	lanes := train.Lanes{First: 3, Count: 2}
 	var begun atomic.Int64
-	read := func(_ context.Context, at train.Span, into *train.Span) error {
+	read := func(_ context.Context, at train.Span, into *train.Span) ([]int32, error) {
 		begun.Store(at.Segment + 1)
 		if at.Segment == 4 {
-			return errTest
+			return nil, errTest
 		}
 		*into = at
-		return nil
+		return nil, nil
 	}
-	a := Read(t.Context(), train.Spans(9, lanes), newSpan, read)
+	a := Read(t.Context(), train.Spans(9, lanes), nil, newSpan, read)
 	defer a.Close()
 	for segment := range int64(4) {
 		b, err := a.Next(t.Context())
 		want := train.Span{Segment: segment, Lanes: lanes}
-		if err != nil || *b != want {
+		if err != nil || *b != want || a.At != want {
 			t.Fatalf("segment %d: %+v, %v", segment, b, err)
 		}
 		if ahead := begun.Load() - segment - 1; ahead > 1 {
@@ -54,7 +54,7 @@ func TestReadEnds(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var reading atomic.Int64
 	started := make(chan struct{})
-	read := func(context.Context, train.Span, *train.Span) error {
+	read := func(context.Context, train.Span, *train.Span) ([]int32, error) {
 		reading.Add(1)
 		defer reading.Add(-1)
 		close(started)
@@ -62,9 +62,9 @@ func TestReadEnds(t *testing.T) {
 		for range 1000 {
 			runtime.Gosched()
 		}
-		return ctx.Err()
+		return nil, ctx.Err()
 	}
-	a := Read(ctx, train.Spans(1, lanes), newSpan, read)
+	a := Read(ctx, train.Spans(1, lanes), nil, newSpan, read)
 	<-started
 	cancel(errTest)
 	if _, err := a.Next(ctx); !errors.Is(err, errTest) && !errors.Is(err, context.Canceled) {

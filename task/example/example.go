@@ -1,13 +1,13 @@
 // Package example is what tasks of examples share: each lane reads a whole example in a segment, or
-// none at an epoch's end, and carries no state from one to the next. It may import corpus/examples
-// and train.
+// none at an epoch's end, and carries no state from one to the next. It may import corpus/examples,
+// task/ahead and train.
 package example
 
 import (
 	"context"
-	"fmt"
 
 	"rondo/corpus/examples"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -17,31 +17,12 @@ type Data struct {
 	Batches *examples.Batches
 }
 
-// Ledger records what is read, before the gradients are summed.
-type Ledger interface {
-	// Intend records a read for a step, from 1: the inputs [T, count] of the lanes [first,
-	// first+count), in the step's segment, from 0. It must not keep inputs.
-	Intend(step int64, segment, first, count int, inputs []int32) error
-}
-
 // Base is the part of a train.Task that follows from its data.
 type Base struct {
 	Training   Data
-	Evaluation *Data  // nil: no evaluation
-	EvalID     int64  // see train.Task.EvalData
-	Ledger     Ledger // nil: none
-}
-
-// Note tells the ledger what a span reads.
-func (b *Base) Note(at train.Span, inputs []int32) error {
-	if b.Ledger == nil {
-		return nil
-	}
-	err := b.Ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, inputs)
-	if err != nil {
-		return fmt.Errorf("noting what was read: %w", err)
-	}
-	return nil
+	Evaluation *Data        // nil: no evaluation
+	EvalID     int64        // see train.Task.EvalData
+	Ledger     ahead.Ledger // nil: none
 }
 
 // Unrecorded implements train.Task: batches of different lengths are not recorded.
@@ -79,6 +60,29 @@ type noReplay struct{ NoState }
 
 func (noReplay) Advance(context.Context, int64) error { return nil }
 func (noReplay) Close()                               {}
+
+// Seat is the part of a train.Seat that reads batches of type B.
+type Seat[B any] struct {
+	NoState
+	Reader *ahead.Reader[B] // of the training data; set it in Read
+	Batch  *B               // of the next pass
+	lanes  []int
+}
+
+// Next implements train.Seat: the whole gradient travels, so no rows.
+func (s *Seat[B]) Next(ctx context.Context) (rows []int32, err error) {
+	s.Batch, err = s.Reader.Next(ctx)
+	return nil, err
+}
+
+// Lanes are the numbers of a pass's lanes. The next call overwrites them.
+func (s *Seat[B]) Lanes(of train.Lanes) []int {
+	s.lanes = s.lanes[:0]
+	for lane := of.First; lane < of.End(); lane++ {
+		s.lanes = append(s.lanes, lane)
+	}
+	return s.lanes
+}
 
 // NoState is the part of a train.Seat that concerns lanes' states: there are none.
 type NoState struct{}

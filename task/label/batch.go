@@ -14,7 +14,6 @@ import (
 
 // batch is the examples of a span.
 type batch struct {
-	span    train.Span
 	in      model.Examples
 	inputs  []int32 // memory of in.Inputs, for the longest example
 	targets []int32 // of in.Targets, likewise
@@ -24,7 +23,8 @@ type batch struct {
 
 // read reads the examples of spans of so many lanes ahead, for this pool.
 func read(
-	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], lanes int, pool model.Pool,
+	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], ledger ahead.Ledger,
+	lanes int, pool model.Pool,
 ) *ahead.Reader[batch] {
 	steps := d.Set.Longest()
 	newBatch := func() *batch {
@@ -32,10 +32,10 @@ func read(
 			inputs: make([]int32, steps*lanes), targets: make([]int32, steps*lanes),
 			tokens: make([]int32, steps), labels: make([]int32, steps)}
 	}
-	return ahead.Read(ctx, spans, newBatch,
-		func(ctx context.Context, at train.Span, b *batch) error {
-			b.span = at
-			return fill(ctx, d, at, pool, b)
+	return ahead.Read(ctx, spans, ledger, newBatch,
+		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
+			err := fill(ctx, d, at, pool, b)
+			return b.in.Inputs, err
 		})
 }
 

@@ -85,7 +85,7 @@ func score(
 	lanes train.Lanes, each func(predicted, right []int32), add func(train.Score),
 ) error {
 	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
-	reader := read(ctx, d, spans, lanes.Count, c.Pool)
+	reader := read(ctx, d, spans, nil, lanes.Count, c.Pool)
 	defer reader.Close()
 	g := newGuess(c, d.Set.Longest(), lanes.Count)
 	for at := range spans {

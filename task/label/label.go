@@ -7,6 +7,7 @@ package label
 
 import (
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -16,7 +17,7 @@ type Config struct {
 	Training   example.Data
 	Evaluation *example.Data // nil: no evaluation
 	EvalData   int64         // see train.Task
-	Ledger     example.Ledger
+	Ledger     ahead.Ledger
 	Counter    Counter
 }
 
@@ -63,5 +64,5 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &seat{LabelPass: pass, task: t, numbers: make([]int, lanes)}, nil
+	return &seat{LabelPass: pass, task: t}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -105,7 +106,7 @@ func (l *ledger) Intend(step int64, part, first, count int, inputs []int32) erro
 	return nil
 }
 
-func newTask(t *testing.T, pool model.Pool, l example.Ledger) *Task {
+func newTask(t *testing.T, pool model.Pool, l ahead.Ledger) *Task {
 	t.Helper()
 	set := openSet(t, pool)
 	batches, err := examples.NewBatches(set, examples.BatchesConfig{Lanes: testG, Seed: 5})
@@ -159,15 +160,15 @@ func checkBatches(
 ) {
 	t.Helper()
 	segments := 2 * d.Batches.SegmentsPerEpoch()
-	reader := read(t.Context(), d, train.Spans(segments, lanes), lanes.Count, pool)
+	reader := read(t.Context(), d, train.Spans(segments, lanes), nil, lanes.Count, pool)
 	defer reader.Close()
 	for segment := range segments {
 		b, err := reader.Next(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if b.in.Steps != d.Batches.Steps(segment) || b.span.Segment != segment {
-			t.Errorf("segment %d: %d steps of segment %d", segment, b.in.Steps, b.span.Segment)
+		if b.in.Steps != d.Batches.Steps(segment) || reader.At.Segment != segment {
+			t.Errorf("segment %d: %d steps of segment %d", segment, b.in.Steps, reader.At.Segment)
 		}
 		targets := int64(0)
 		for lane := range lanes.Count {

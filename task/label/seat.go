@@ -5,7 +5,6 @@ import (
 	"iter"
 
 	"rondo/model"
-	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -13,36 +12,21 @@ import (
 // seat is a model.LabelPass with its examples. It implements train.Seat.
 type seat struct {
 	*model.LabelPass
-	example.NoState
-	task    *Task
-	numbers []int                // lane numbers of a pass, [B]
-	reader  *ahead.Reader[batch] // set by Read
-	batch   *batch               // data of the next pass
+	example.Seat[batch]
+	task *Task
 }
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = read(ctx, &s.task.Training, spans, s.B, s.task.Config().Pool)
-	return s.reader.Close
-}
-
-// Next implements train.Seat. The whole gradient travels, so no rows.
-func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
-	if s.batch, err = s.reader.Next(ctx); err != nil {
-		return nil, err
-	}
-	return nil, s.task.Note(s.batch.span, s.batch.in.Inputs)
+	s.Reader = read(ctx, &s.task.Training, spans, s.task.Ledger, s.B, s.task.Config().Pool)
+	return s.Reader.Close
 }
 
 // Backward implements train.Seat.
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
-	for i := range s.numbers {
-		s.numbers[i] = p.Lanes.First + i
-	}
-	in := s.batch.in
-	in.Step, in.Lanes, in.Scale = p.Segment, s.numbers, p.Scale
-	return s.LabelPass.Backward(in, model.Hooks{Stage: p.Stage, Finished: p.Finished,
-		BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+	in := s.Batch.in
+	in.Step, in.Lanes, in.Scale = p.Segment, s.Lanes(p.Lanes), p.Scale
+	return s.LabelPass.Backward(in, model.Hooks(p.Hooks))
 }
 
 // Evaluate implements train.Seat.

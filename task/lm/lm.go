@@ -11,6 +11,7 @@ import (
 	"fmt"
 
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/train"
 )
 
@@ -36,21 +37,14 @@ type Evaluation interface {
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 }
 
-// Ledger records what is read, before the gradients are summed.
-type Ledger interface {
-	// Intend records a read for a step, from 1: the inputs [T, count] of the lanes [first,
-	// first+count), in the step's segment, from 0. It must not keep inputs.
-	Intend(step int64, segment, first, count int, inputs []int32) error
-}
-
 // Config is a language model's data and samples.
 type Config struct {
 	BPTT       int // T
 	Batches    Batches
-	Evaluation Evaluation // nil: no evaluation
-	EvalData   int64      // see train.Task
-	Ledger     Ledger     // nil: none
-	Writer     *Writer    // of samples; nil: no samples
+	Evaluation Evaluation   // nil: no evaluation
+	EvalData   int64        // see train.Task
+	Ledger     ahead.Ledger // nil: none
+	Writer     *Writer      // of samples; nil: no samples
 }
 
 // Task is a language model and its text. It implements train.Task.

@@ -2,7 +2,6 @@ package lm
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"rondo/model"
@@ -21,7 +20,6 @@ type Seat struct {
 
 // batch is the tokens of one span, [T, B] each.
 type batch struct {
-	span            train.Span
 	inputs, targets []int32
 }
 
@@ -31,19 +29,19 @@ func newBatch(tokens int) *batch {
 
 // reads reads ahead with fill, Batches.Fill or Evaluation.Fill.
 func (s *Seat) reads(
-	ctx context.Context, spans iter.Seq[train.Span],
+	ctx context.Context, spans iter.Seq[train.Span], ledger ahead.Ledger,
 	fill func(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error,
 ) *ahead.Reader[batch] {
-	return ahead.Read(ctx, spans, func() *batch { return newBatch(s.T * s.B) },
-		func(ctx context.Context, at train.Span, b *batch) error {
-			b.span = at
-			return fill(ctx, at.Segment, at.Lanes.First, at.Lanes.Count, b.inputs, b.targets)
+	return ahead.Read(ctx, spans, ledger, func() *batch { return newBatch(s.T * s.B) },
+		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
+			return b.inputs, fill(ctx, at.Segment, at.Lanes.First, at.Lanes.Count, b.inputs,
+				b.targets)
 		})
 }
 
 // Read implements train.Seat.
 func (s *Seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = s.reads(ctx, spans, s.task.cfg.Batches.Fill)
+	s.reader = s.reads(ctx, spans, s.task.cfg.Ledger, s.task.cfg.Batches.Fill)
 	return s.reader.Close
 }
 
@@ -51,12 +49,6 @@ func (s *Seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func(
 func (s *Seat) Next(ctx context.Context) (rows []int32, err error) {
 	if s.batch, err = s.reader.Next(ctx); err != nil {
 		return nil, err
-	}
-	if ledger, at := s.task.cfg.Ledger, s.batch.span; ledger != nil {
-		err := ledger.Intend(at.Step, at.Part, at.Lanes.First, at.Lanes.Count, s.batch.inputs)
-		if err != nil {
-			return nil, fmt.Errorf("noting what was read: %w", err)
-		}
 	}
 	return s.batch.inputs, nil
 }
@@ -68,8 +60,7 @@ func (s *Seat) Backward(p train.Pass) (lossSum float64, err error) {
 	}
 	return s.Run(model.SegmentInput{Inputs: s.batch.inputs, Targets: s.batch.targets,
 		Scale: p.Scale, OnlySegments: p.OnlyPasses, Step: p.Segment, Lanes: s.numbers,
-		Hooks: model.Hooks{Stage: p.Stage, Finished: p.Finished, BeforeBackward: p.BeforeBackward,
-			Behind: p.Behind}})
+		Hooks: model.Hooks(p.Hooks)})
 }
 
 // Evaluate implements train.Seat.
@@ -77,7 +68,7 @@ func (s *Seat) Evaluate(
 	ctx context.Context, lanes train.Lanes, add func(train.Score),
 ) error {
 	segments := s.task.cfg.Evaluation.Segments()
-	reader := s.reads(ctx, train.Spans(segments, lanes), s.task.cfg.Evaluation.Fill)
+	reader := s.reads(ctx, train.Spans(segments, lanes), nil, s.task.cfg.Evaluation.Fill)
 	defer reader.Close()
 	s.ZeroEvaluationState()
 	for range segments {

@@ -14,7 +14,6 @@ import (
 
 // batch is the pairs of a span.
 type batch struct {
-	span           train.Span
 	in             model.Pairs
 	source         []int32 // memory of in.Source, for the longest source
 	inputs, labels []int32 // of in.Inputs and in.Targets, for the longest target
@@ -27,7 +26,8 @@ type pair struct{ source, target []int32 }
 
 // read reads the pairs of spans of so many lanes ahead.
 func (t *Task) read(
-	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], lanes int,
+	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], ledger ahead.Ledger,
+	lanes int,
 ) *ahead.Reader[batch] {
 	newBatch := func() *batch {
 		return &batch{in: model.Pairs{SourceLengths: make([]int32, lanes)},
@@ -35,10 +35,10 @@ func (t *Task) read(
 			labels: make([]int32, t.target*lanes), from: make([]int32, t.source*lanes),
 			to: make([]int32, t.target*lanes), pairs: make([]pair, lanes)}
 	}
-	return ahead.Read(ctx, spans, newBatch,
-		func(ctx context.Context, at train.Span, b *batch) error {
-			b.span = at
-			return t.fill(ctx, d, at, b)
+	return ahead.Read(ctx, spans, ledger, newBatch,
+		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
+			err := t.fill(ctx, d, at, b)
+			return b.in.Source, err
 		})
 }
 

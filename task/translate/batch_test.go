@@ -66,16 +66,16 @@ func TestBatches(t *testing.T) {
 		for _, count := range dealing {
 			dealt := train.Lanes{First: first, Count: count}
 			reader := task.read(t.Context(), &d, train.Spans(epochs*d.Batches.SegmentsPerEpoch(),
-				dealt), count)
+				dealt), nil, count)
 			for segment := range epochs * d.Batches.SegmentsPerEpoch() {
 				b, err := reader.Next(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				if b.span.Segment != segment || b.span.Lanes != dealt {
-					t.Fatalf("%+v, want segment %d of %v", b.span, segment, dealt)
+				if reader.At.Segment != segment || reader.At.Lanes != dealt {
+					t.Fatalf("%+v, want segment %d of %v", reader.At, segment, dealt)
 				}
-				checkBatch(t, task, &d, b, seen)
+				checkBatch(t, task, &d, reader.At, b, seen)
 			}
 			reader.Close()
 			first += count
@@ -87,9 +87,11 @@ func TestBatches(t *testing.T) {
 }
 
 // checkBatch holds a batch against its examples, which it counts.
-func checkBatch(t *testing.T, task *Task, d *example.Data, b *batch, seen []int) {
+func checkBatch(
+	t *testing.T, task *Task, d *example.Data, at train.Span, b *batch, seen []int,
+) {
 	t.Helper()
-	segment, lanes, in := b.span.Segment, b.span.Lanes, &b.in
+	segment, lanes, in := at.Segment, at.Lanes, &b.in
 	if in.SourceSteps != d.Batches.Steps(segment)+1 ||
 		in.TargetSteps != d.Batches.TargetSteps(segment)+1 {
 		t.Errorf("segment %d: %d and %d steps", segment, in.SourceSteps, in.TargetSteps)

@@ -6,7 +6,6 @@ import (
 
 	"rondo/corpus/examples"
 	"rondo/model"
-	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -14,36 +13,21 @@ import (
 // seat is a model.TranslationPass with its pairs. It implements train.Seat.
 type seat struct {
 	*model.TranslationPass
-	example.NoState
-	task    *Task
-	numbers []int                // lane numbers of a pass, [B]
-	reader  *ahead.Reader[batch] // set by Read
-	batch   *batch               // data of the next pass
+	example.Seat[batch]
+	task *Task
 }
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.reader = s.task.read(ctx, &s.task.Training, spans, s.B)
-	return s.reader.Close
-}
-
-// Next implements train.Seat. There are two tables, so no rows.
-func (s *seat) Next(ctx context.Context) (rows []int32, err error) {
-	if s.batch, err = s.reader.Next(ctx); err != nil {
-		return nil, err
-	}
-	return nil, s.task.Note(s.batch.span, s.batch.in.Source)
+	s.Reader = s.task.read(ctx, &s.task.Training, spans, s.task.Ledger, s.B)
+	return s.Reader.Close
 }
 
 // Backward implements train.Seat.
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
-	for i := range s.numbers {
-		s.numbers[i] = p.Lanes.First + i
-	}
-	in := s.batch.in
-	in.Step, in.Lanes, in.Scale = p.Segment, s.numbers, p.Scale
-	return s.TranslationPass.Backward(in, model.Hooks{Stage: p.Stage, Finished: p.Finished,
-		BeforeBackward: p.BeforeBackward, Behind: p.Behind})
+	in := s.Batch.in
+	in.Step, in.Lanes, in.Scale = p.Segment, s.Lanes(p.Lanes), p.Scale
+	return s.TranslationPass.Backward(in, model.Hooks(p.Hooks))
 }
 
 // Evaluate implements train.Seat: the loss by teacher forcing, and greedy translations.
@@ -66,7 +50,7 @@ func (t *Task) score(
 	lanes train.Lanes, add func(train.Score), each func(translation, reference []int32),
 ) error {
 	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
-	reader := t.read(ctx, d, spans, lanes.Count)
+	reader := t.read(ctx, d, spans, nil, lanes.Count)
 	defer reader.Close()
 	for at := range spans {
 		b, err := reader.Next(ctx)

@@ -12,6 +12,7 @@ import (
 
 	"rondo/corpus"
 	"rondo/model"
+	"rondo/task/ahead"
 	"rondo/task/example"
 	"rondo/train"
 )
@@ -27,7 +28,7 @@ type Config struct {
 	Training   example.Data  // of examples.Pairs, whose vocabularies have Begin and End
 	Evaluation *example.Data // nil: no evaluation
 	EvalData   int64         // see train.Task
-	Ledger     example.Ledger
+	Ledger     ahead.Ledger
 }
 
 // Task is a translator and its pairs. It implements train.Task.
@@ -115,5 +116,5 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &seat{TranslationPass: pass, task: t, numbers: make([]int, lanes)}, nil
+	return &seat{TranslationPass: pass, task: t}, nil
 }

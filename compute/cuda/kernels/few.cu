@@ -130,13 +130,14 @@ DEVICE void multiply_rows(const shape &s, const tiles &t, const float *x, const 
     __syncthreads();
 }
 
-// The softmax of the warp's row, its loss, and the gradient of its logits.
+// The softmax of the warp's row, its loss, and the gradient of its logits, with the target smoothed
+// as compute.Output says.
 DEVICE void softmax_row(const shape &s, const tiles &t, const float *bias, int target, float scale,
-                        int to)
+                        float smoothing, int to)
 {
     constexpr int groups = kMostTokens / 32;
     const int row = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float logits[groups], largest = -INFINITY, wanted = 0, sum = 0;
+    float logits[groups], largest = -INFINITY, wanted = 0, sum = 0, total = 0;
 #pragma unroll
     for (int g = 0; g < groups; g++) {
         const int v = 32 * g + lane;
@@ -156,21 +157,24 @@ DEVICE void softmax_row(const shape &s, const tiles &t, const float *bias, int t
         const int v = 32 * g + lane;
         if (v == target)
             wanted = logits[g] - largest;
+        if (v < s.V && smoothing > 0)
+            total += logits[g] - largest;
         logits[g] = v < s.V ? expf(logits[g] - largest) : 0;
         sum += logits[g];
     }
     sum = sums::warp_sum(sum);
-    wanted = sums::warp_sum(wanted); // the others' are zeros
+    double both = sums::warp_sum(wanted); // the others' are zeros
+    both += smoothing * (sums::warp_sum(total) / (double)s.V - both);
     if (lane == 0)
-        t.losses[row] = target < 0 ? 0 : log((double)sum) - (double)wanted;
-    const float factor = scale / sum;
+        t.losses[row] = target < 0 ? 0 : log((double)sum) - both;
+    const float factor = scale / sum, each = scale * smoothing / s.V;
 #pragma unroll
     for (int g = 0; g < groups; g++) {
         const int v = 32 * g + lane;
         if (v >= s.V)
             continue;
-        const float p = logits[g] * factor;
-        const float d = target < 0 ? 0 : v == target ? p - scale : p;
+        const float p = logits[g] * factor - each;
+        const float d = target < 0 ? 0 : v == target ? p - scale * (1 - smoothing) : p;
         t.exact[v * kRows + row] = d;
         t.rounded[v * kRows + row] = rounded(d, to);
     }
@@ -242,15 +246,15 @@ DEVICE void multiply_dw(const shape &s, const tiles &t, float *part, int first)
 // [blocks, V*wide + V rounded up to four]; losses: [blocks].
 template <bool GRADIENT>
 DEVICE void few(const shape &s, const float *x, const float *w, const float *bias,
-                const int *targets, float scale, int forward, int backward, float *dx,
-                float *parts, double *losses)
+                const int *targets, float scale, float smoothing, int forward, int backward,
+                float *dx, float *parts, double *losses)
 {
     const tiles t = make_tiles(s);
     const int first_row = blockIdx.x * kRows, exist = min(kRows, s.N - first_row);
     const int row = threadIdx.x / 32, target = row < exist ? targets[first_row + row] : -1;
     x += (int64_t)first_row * s.H;
     multiply_rows(s, t, x, w, exist, forward);
-    softmax_row(s, t, bias, target, scale, backward);
+    softmax_row(s, t, bias, target, scale, smoothing, backward);
     if (threadIdx.x == 0) {
         double sum = 0;
         for (int r = 0; r < kRows; r++)
@@ -283,15 +287,15 @@ KERNEL_BOUNDS(head_few_loss, kThreads, 2, int N, int H, int V, int chunk, const 
               const float *w, const float *bias, const int *targets, int forward, double *losses)
 {
     const shape s = {N, H, V, (H + 3) / 4 * 4, chunk};
-    few<false>(s, x, w, bias, targets, 0, forward, forward, nullptr, nullptr, losses);
+    few<false>(s, x, w, bias, targets, 0, 0, forward, forward, nullptr, nullptr, losses);
 }
 
 KERNEL_BOUNDS(head_few_gradient, kThreads, 2, int N, int H, int V, int chunk, const float *x,
               const float *w, const float *bias, const int *targets, int forward, double *losses,
-              float scale, int backward, float *dx, float *parts)
+              float scale, float smoothing, int backward, float *dx, float *parts)
 {
     const shape s = {N, H, V, (H + 3) / 4 * 4, chunk};
-    few<true>(s, x, w, bias, targets, scale, forward, backward, dx, parts, losses);
+    few<true>(s, x, w, bias, targets, scale, smoothing, forward, backward, dx, parts, losses);
 }
 
 // dw: [V, H] and db: [V] or null, from the parts of so many blocks; the first block of this kernel

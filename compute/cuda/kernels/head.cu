@@ -26,13 +26,14 @@ template <int N> struct alignas(4 * N) some {
 };
 
 // losses[row] = -log softmax(logits + bias)[target], 0 without a target, which is negative; logits:
-// [rows, V]; bias: [V] or null. With GRADIENT the row becomes scale (softmax - onehot(target)), or
-// zeros. A NaN among the logits reaches the sum, and with it the loss and all of the gradient.
-// Shared memory: two numbers of every warp, then, if CACHED, the row. A thread takes N neighbouring
-// numbers at a time, into whose groups a row is cut.
+// [rows, V]; bias: [V] or null. With GRADIENT the targets are smoothed, as compute.Output says, and
+// the row becomes scale (softmax - (1-smoothing) onehot(target) - smoothing/V), or zeros. A NaN
+// among the logits reaches the sum, and with it the loss and all of the gradient. Shared memory: two
+// numbers of every warp, then, if CACHED, the row. A thread takes N neighbouring numbers at a time,
+// into whose groups a row is cut.
 template <bool GRADIENT, bool CACHED, int N>
 DEVICE void cross_entropy(int V, float *logits, const float *bias, const int *targets, float scale,
-                          double *losses)
+                          float smoothing, double *losses)
 {
     const int64_t row = blockIdx.x;
     const int target = targets[row], groups = V / N, threads = blockDim.x;
@@ -71,28 +72,34 @@ DEVICE void cross_entropy(int V, float *logits, const float *bias, const int *ta
     largest = block_max(largest, between);
     // Every thread reads it before the next barrier, behind which the row is overwritten.
     const float wanted = read_again(target / N).v[target % N] - largest;
-    float sum = 0;
+    float sum = 0, total = 0;
 #pragma unroll 4
     for (int i = threadIdx.x; i < groups; i += threads) {
         const some<N> l = read_again(i);
 #pragma unroll
-        for (int k = 0; k < N; k++)
+        for (int k = 0; k < N; k++) {
             sum += expf(l.v[k] - largest);
+            if (GRADIENT)
+                total += l.v[k] - largest;
+        }
     }
     sum = sums::block_sum(sum, between + sums::kWarps);
+    double both = wanted;
+    if (GRADIENT && smoothing > 0)
+        both += smoothing * (sums::block_sum(total, between) / (double)V - both);
     if (threadIdx.x == 0)
-        losses[row] = log((double)sum) - (double)wanted;
+        losses[row] = log((double)sum) - both;
     if (!GRADIENT)
         return;
-    const float factor = scale / sum;
+    const float factor = scale / sum, each = scale * smoothing / V;
 #pragma unroll 4
     for (int i = threadIdx.x; i < groups; i += threads) {
         some<N> p = read_again(i);
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            p.v[k] = expf(p.v[k] - largest) * factor;
+            p.v[k] = expf(p.v[k] - largest) * factor - each;
             if (i * N + k == target)
-                p.v[k] -= scale;
+                p.v[k] -= scale * (1 - smoothing);
         }
         x[i] = p;
     }
@@ -101,19 +108,20 @@ DEVICE void cross_entropy(int V, float *logits, const float *bias, const int *ta
 // The same in fours where every row and the bias begin on 16 bytes.
 template <bool GRADIENT, bool CACHED>
 DEVICE void cross_entropy_in_fours(int V, float *logits, const float *bias, const int *targets,
-                                   float scale, double *losses)
+                                   float scale, float smoothing, double *losses)
 {
     if (V % 4 == 0 && (((uintptr_t)logits | (uintptr_t)bias) & 15) == 0)
-        cross_entropy<GRADIENT, CACHED, 4>(V, logits, bias, targets, scale, losses);
+        cross_entropy<GRADIENT, CACHED, 4>(V, logits, bias, targets, scale, smoothing, losses);
     else
-        cross_entropy<GRADIENT, CACHED, 1>(V, logits, bias, targets, scale, losses);
+        cross_entropy<GRADIENT, CACHED, 1>(V, logits, bias, targets, scale, smoothing, losses);
 }
 
 #define CROSS_ENTROPY(name, gradient, cached)                                                     \
     KERNEL(name, int V, float *logits, const float *bias, const int *targets, float scale,        \
-           double *losses)                                                                        \
+           float smoothing, double *losses)                                                       \
     {                                                                                             \
-        cross_entropy_in_fours<gradient, cached>(V, logits, bias, targets, scale, losses);        \
+        cross_entropy_in_fours<gradient, cached>(V, logits, bias, targets, scale, smoothing,      \
+                                                 losses);                                         \
     }
 
 CROSS_ENTROPY(head_loss, false, false)

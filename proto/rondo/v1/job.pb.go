@@ -144,6 +144,7 @@ type JobSpec struct {
 	DropoutLocked   bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
 	LayerNorm       bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
 	SkipConnections bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
+	LabelSmoothing  float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
 	Bidirectional   bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
 	Pool            string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
 	DecoderContext  string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
@@ -408,6 +409,13 @@ func (x *JobSpec) GetSkipConnections() bool {
 		return x.SkipConnections
 	}
 	return false
+}
+
+func (x *JobSpec) GetLabelSmoothing() float64 {
+	if x != nil {
+		return x.LabelSmoothing
+	}
+	return 0
 }
 
 func (x *JobSpec) GetBidirectional() bool {
@@ -1000,7 +1008,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xf0q\n" +
+	"\x04_max\"\xbcs\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1046,15 +1054,17 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"layer_norm\x18\xc9\x01 \x01(\bBe\xaa\xbb\x18a\n" +
 	"_layer normalisation of each layer's output, with a learned weight and bias (torch.nn.LayerNorm)R\tlayerNorm\x12p\n" +
 	"\x10skip_connections\x18\xca\x01 \x01(\bBD\xaa\xbb\x18@\n" +
-	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12~\n" +
+	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12\x98\x01\n" +
+	"\x0flabel_smoothing\x18\xe6\x01 \x01(\x01Bn\xaa\xbb\x18j\n" +
+	"Sshare of each target that training spreads over all of the vocabulary or the labels\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\x0elabelSmoothing\x12~\n" +
 	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
 	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
 	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xd1\x01\n" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
-	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xc5\x01\n" +
-	"\tattention\x18\x8e\x01 \x01(\tB\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
-	"\x80\x01how a decoder attends to all of its source: luong: general scores, after its layers; bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\bbahdanauR\tattention\x12h\n" +
+	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xf6\x01\n" +
+	"\tattention\x18\x8e\x01 \x01(\tB\xd6\x01\xaa\xbb\x18\xd1\x01\n" +
+	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
 	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +

@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"net"
@@ -7,37 +7,36 @@ import (
 )
 
 const (
-	// batchBytes is the size from which a batch is written although more of its message follows.
-	batchBytes = 256 << 10
+	// BatchBytes is the size from which a batch is written although more of its message follows.
+	BatchBytes = 256 << 10
 
 	// copyBytes is the length up to which a piece of a data frame is copied. copiedBytes is the
 	// size of one block for such copies.
 	copyBytes   = 512
 	copiedBytes = 4 << 10
 
-	// frameBytes is the longest HTTP/2 frame that gRPC sends. A shorter one is the last of its
+	// FrameBytes is the longest HTTP/2 frame that gRPC sends. A shorter one is the last of its
 	// message, or of the flow control window.
-	frameBytes = 16 << 10
+	FrameBytes = 16 << 10
 
 	// The header of an HTTP/2 frame (RFC 9113, section 4.1) has a length of three bytes and a type.
 	frameHeaderBytes = 9
 	dataFrame        = 0
 )
 
-// writevConn is the connection under a client without TLS. gRPC is set to buffer nothing, so it
-// passes each frame's header and the parts of its payload in separate Writes. writevConn writes
+// Writer is the connection under a client without TLS. gRPC is set to buffer nothing, so it
+// passes each frame's header and the parts of its payload in separate Writes. Writer writes
 // many of them in one system call (writev), the payloads from the sender's memory. So the ring's
 // payloads are not copied before the kernel copies them.
 //
 // It relies on two facts. One goroutine at a time calls Write, as in gRPC. And each piece longer
-// than copyBytes within a data frame belongs to an [outgoing], whose sender does not change it
-// until release has called done: a link's connection carries nothing else. All other bytes are
-// copied.
-type writevConn struct {
+// than copyBytes within a data frame is a part of a message that its sender does not change until
+// Release has called done: a link's connection carries nothing else. All other bytes are copied.
+type Writer struct {
 	net.Conn
 
 	owed int  // bytes of the current data frame still to come
-	full bool // whether that frame has the full frameBytes
+	full bool // whether that frame has the full FrameBytes
 
 	mu      sync.Mutex
 	idle    sync.Cond // of mu: when no goroutine writes
@@ -56,11 +55,12 @@ type batch struct {
 	pieces net.Buffers
 	copied []byte // memory of the short pieces
 	bytes  int
-	freed  []*outgoing // freed by gRPC; this batch may have their pieces
+	freed  []func() // called when the batch is written
 }
 
-func newWritevConn(conn net.Conn) *writevConn {
-	g := &writevConn{Conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+// NewWriter returns a connection that writes to conn. Its Close ends the goroutine that it starts.
+func NewWriter(conn net.Conn) *Writer {
+	g := &Writer{Conn: conn, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	g.idle.L = &g.mu
 	go g.run()
 	return g
@@ -68,10 +68,10 @@ func newWritevConn(conn net.Conn) *writevConn {
 
 // Write appends the next piece of the stream. It waits only while a full batch waits for the one
 // being written.
-func (g *writevConn) Write(b []byte) (int, error) {
+func (g *Writer) Write(b []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for g.next.bytes >= batchBytes && g.writing && g.err == nil {
+	for g.next.bytes >= BatchBytes && g.writing && g.err == nil {
 		g.idle.Wait()
 	}
 	if g.err != nil {
@@ -83,13 +83,13 @@ func (g *writevConn) Write(b []byte) (int, error) {
 		g.owed -= len(b)
 	case len(b) == frameHeaderBytes && b[3] == dataFrame:
 		g.owed = int(b[0])<<16 | int(b[1])<<8 | int(b[2])
-		g.full = g.owed >= frameBytes
+		g.full = g.owed >= FrameBytes
 	default: // a frame of another type, or the connection's preface
 		g.full = false
 	}
 	switch {
 	case g.owed > 0:
-	case !g.full || g.next.bytes >= batchBytes:
+	case !g.full || g.next.bytes >= BatchBytes:
 		g.flush()
 	default:
 		select {
@@ -115,7 +115,7 @@ func (b *batch) add(piece []byte, stays bool) {
 }
 
 // flush writes all waiting batches, unless another goroutine does. The caller holds g.mu.
-func (g *writevConn) flush() {
+func (g *Writer) flush() {
 	if g.writing {
 		return
 	}
@@ -135,8 +135,8 @@ func (g *writevConn) flush() {
 		if err != nil {
 			g.err = err
 		}
-		for _, o := range now.freed {
-			o.done()
+		for _, done := range now.freed {
+			done()
 		}
 		clear(now.pieces)
 		clear(now.freed)
@@ -147,20 +147,20 @@ func (g *writevConn) flush() {
 	g.idle.Broadcast()
 }
 
-// release calls o.done as soon as no piece of o remains to be written. gRPC has freed o.
-func (g *writevConn) release(o *outgoing) {
+// Release calls done as soon as no piece that was passed to Write remains to be written.
+func (g *Writer) Release(done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.writing && (g.next.bytes == 0 || g.err != nil) {
-		o.done()
+		done()
 		return
 	}
-	g.next.freed = append(g.next.freed, o)
+	g.next.freed = append(g.next.freed, done)
 }
 
 // run writes the batch that waits when gRPC stops within a message, because the flow control window
 // is full.
-func (g *writevConn) run() {
+func (g *Writer) run() {
 	defer close(g.ended)
 	for range g.wake {
 		g.mu.Lock()
@@ -170,7 +170,7 @@ func (g *writevConn) run() {
 }
 
 // Close closes the connection. After it no bytes passed to Write are read any more.
-func (g *writevConn) Close() error {
+func (g *Writer) Close() error {
 	err := g.Conn.Close()
 	g.mu.Lock()
 	if g.err == nil {

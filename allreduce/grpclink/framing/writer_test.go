@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"bytes"
@@ -7,8 +7,6 @@ import (
 	"net"
 	"testing"
 	"testing/synctest"
-
-	"rondo/allreduce"
 )
 
 // frame returns a data frame as gRPC writes it: its header, and the payload's pieces.
@@ -21,13 +19,13 @@ func frame(pieces ...[]byte) [][]byte {
 	return append([][]byte{header}, pieces...)
 }
 
-// TestWritevCopiesWhatMayChange: the bytes arrive in order for any frames. Short pieces and bytes
+// TestWriterCopiesWhatMayChange: the bytes arrive in order for any frames. Short pieces and bytes
 // outside of payloads may be overwritten as soon as Write has returned.
-func TestWritevCopiesWhatMayChange(t *testing.T) {
+func TestWriterCopiesWhatMayChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		g := newWritevConn(near)
-		payload := bytes.Repeat([]byte{7}, frameBytes-5)
+		g := NewWriter(near)
+		payload := bytes.Repeat([]byte{7}, FrameBytes-5)
 		settings := append([]byte{0, 3, 0, 4, 0, 0, 0, 0, 0}, bytes.Repeat([]byte{9}, 3<<8)...)
 		var pieces [][]byte
 		pieces = append(pieces, []byte("PRI * HTTP/2.0"), settings)
@@ -74,28 +72,26 @@ func TestWritevCopiesWhatMayChange(t *testing.T) {
 	})
 }
 
-// TestWritevReleases: a message within which gRPC stops is written, and its sender may overwrite it
+// TestWriterReleases: a message within which gRPC stops is written, and its sender may overwrite it
 // only after that.
-func TestWritevReleases(t *testing.T) {
+func TestWriterReleases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
-		g := newWritevConn(near)
-		payload := make([]byte, frameBytes)
+		g := NewWriter(near)
+		payload := make([]byte, FrameBytes)
 		done := 0
-		o := newOutgoing()
-		o.load(allreduce.Header{}, payload)
-		o.done = func() { done++ }
+		give := func() { done++ }
 		for _, piece := range frame(payload) { // a full frame: more might follow
 			if _, err := g.Write(piece); err != nil {
 				t.Fatal(err)
 			}
 		}
-		g.release(o)
+		g.Release(give)
 		synctest.Wait()
 		if done != 0 {
 			t.Error("given back before anybody has read it")
 		}
-		got := make([]byte, frameHeaderBytes+frameBytes)
+		got := make([]byte, frameHeaderBytes+FrameBytes)
 		if _, err := io.ReadFull(far, got); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +99,7 @@ func TestWritevReleases(t *testing.T) {
 		if done != 1 {
 			t.Errorf("given back %d times after all was read, want once", done)
 		}
-		g.release(o)
+		g.Release(give)
 		if done != 2 {
 			t.Error("not given back at once although nothing waits")
 		}
@@ -112,7 +108,7 @@ func TestWritevReleases(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		g.release(o)
+		g.Release(give)
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
@@ -122,19 +118,16 @@ func TestWritevReleases(t *testing.T) {
 	})
 }
 
-// TestWritevReleasesAtClose: Close releases messages behind a frame that was never completed.
-func TestWritevReleasesAtClose(t *testing.T) {
+// TestWriterReleasesAtClose: Close releases messages behind a frame that was never completed.
+func TestWriterReleasesAtClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, _ := net.Pipe()
-		g := newWritevConn(near)
+		g := NewWriter(near)
 		done := 0
-		o := newOutgoing()
-		o.load(allreduce.Header{}, make([]byte, frameBytes))
-		o.done = func() { done++ }
-		if _, err := g.Write(frame(make([]byte, frameBytes))[0]); err != nil {
+		if _, err := g.Write(frame(make([]byte, FrameBytes))[0]); err != nil {
 			t.Fatal(err)
 		}
-		g.release(o)
+		g.Release(func() { done++ })
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}

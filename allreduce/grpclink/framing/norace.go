@@ -1,6 +1,6 @@
 //go:build !race
 
-package grpclink
+package framing
 
 import (
 	"io"

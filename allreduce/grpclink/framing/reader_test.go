@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"bytes"
@@ -47,8 +47,8 @@ func frameOf(kind, flags byte, stream uint32, payload []byte) []byte {
 func chunkOf(offset, floats int, fill byte) []byte {
 	h := allreduce.Header{Generation: 3, Sequence: 9, Phase: allreduce.ReduceScatter,
 		Offset: offset, Length: floats, Total: 1 << 30}
-	b := binary.BigEndian.AppendUint32([]byte{0}, uint32(headerBytes+4*floats))
-	b = appendHeader(b, h)
+	b := binary.BigEndian.AppendUint32([]byte{0}, uint32(HeaderBytes+4*floats))
+	b = AppendHeader(b, h)
 	return append(b, bytes.Repeat([]byte{fill}, 4*floats)...)
 }
 
@@ -56,7 +56,7 @@ func chunkOf(offset, floats int, fill byte) []byte {
 func framed(stream uint32, message []byte, between ...[]byte) []byte {
 	var b []byte
 	for len(message) > 0 {
-		n := min(len(message), frameBytes)
+		n := min(len(message), FrameBytes)
 		b = append(b, frameOf(dataFrame, 0, stream, message[:n])...)
 		message = message[n:]
 		if len(message) > 0 {
@@ -72,8 +72,8 @@ func split(stream uint32, message []byte, n int) []byte {
 }
 
 func beat(stream uint32) []byte {
-	b := binary.BigEndian.AppendUint32([]byte{0}, headerBytes)
-	b = appendHeader(b, allreduce.Header{Generation: 3, Phase: allreduce.Heartbeat})
+	b := binary.BigEndian.AppendUint32([]byte{0}, HeaderBytes)
+	b = AppendHeader(b, allreduce.Header{Generation: 3, Phase: allreduce.Heartbeat})
 	return frameOf(dataFrame, 0, stream, b)
 }
 
@@ -88,10 +88,10 @@ func preface() []byte {
 	return append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), frameOf(4, 0, 0, nil)...)
 }
 
-// through returns what gRPC reads of said through an intake, and the final error.
-func through(said []byte, cut int) (*intake, []byte, error) {
-	i := newIntake(&wire{said: said, cut: cut})
-	i.open()
+// through returns what gRPC reads of said through a Reader, and the final error.
+func through(said []byte, cut int) (*Reader, []byte, error) {
+	i := newReader(&wire{said: said, cut: cut})
+	i.Open()
 	var got bytes.Buffer
 	_, err := io.CopyBuffer(struct{ io.Writer }{&got}, struct{ io.Reader }{i}, make([]byte, 100))
 	return i, got.Bytes(), err
@@ -99,7 +99,7 @@ func through(said []byte, cut int) (*intake, []byte, error) {
 
 // spread parses frames: others are all but data frames, unchanged; data is each stream's data, with
 // held payloads inserted after their headers. An incomplete last frame is left out.
-func spread(b []byte, from *intake) (others []byte, data map[uint32][]byte) {
+func spread(b []byte, from *Reader) (others []byte, data map[uint32][]byte) {
 	data = map[uint32][]byte{}
 	if len(b) < prefaceBytes {
 		return b, data
@@ -116,10 +116,10 @@ func spread(b []byte, from *intake) (others []byte, data map[uint32][]byte) {
 		} else {
 			stream := binary.BigEndian.Uint32(b[5:]) &^ reservedBit
 			payload := bytes.Clone(b[frameHeaderBytes:end])
-			if from != nil && length == prefixBytes+headerBytes {
-				if a := from.claim(payload[prefixBytes:]); a != nil {
-					binary.BigEndian.PutUint32(payload[1:], uint32(headerBytes+a.bytes))
-					payload = append(payload, bytes.Join(a.pieces, nil)...)
+			if from != nil && length == PrefixBytes+HeaderBytes {
+				if a := from.Claim(payload[PrefixBytes:]); a != nil {
+					binary.BigEndian.PutUint32(payload[1:], uint32(HeaderBytes+a.Bytes))
+					payload = append(payload, bytes.Join(a.Pieces, nil)...)
 				}
 			}
 			data[stream] = append(data[stream], payload...)
@@ -151,7 +151,7 @@ func holdTogether(t *testing.T, said []byte, cut int) {
 		if stream == i.stream {
 			kept = len(i.head)
 			if i.now != nil {
-				kept += i.now.bytes - i.left
+				kept += i.now.Bytes - i.left
 			}
 		}
 		if err == nil && missing > kept {
@@ -176,7 +176,7 @@ func said() []byte {
 	}, nil)
 }
 
-func TestIntakeLosesNothing(t *testing.T) {
+func TestReaderLosesNothing(t *testing.T) {
 	for _, cut := range []int{1, 7, 62, 63, 4_000, 16_393, 1 << 20} {
 		holdTogether(t, said(), cut)
 	}
@@ -186,29 +186,29 @@ func TestIntakeLosesNothing(t *testing.T) {
 	}
 }
 
-// TestIntakeClosed: before open is called, gRPC gets all bytes.
-func TestIntakeClosed(t *testing.T) {
-	i := newIntake(&wire{said: said(), cut: 1000})
+// TestReaderClosed: before open is called, gRPC gets all bytes.
+func TestReaderClosed(t *testing.T) {
+	i := newReader(&wire{said: said(), cut: 1000})
 	got, err := io.ReadAll(i)
 	if err != nil || !bytes.Equal(got, said()) {
 		t.Errorf("%d bytes of %d, %v", len(got), len(said()), err)
 	}
 }
 
-// TestIntakeTakesBack: gRPC gets the whole payload of a message that is framed as no Go client
+// TestReaderTakesBack: gRPC gets the whole payload of a message that is framed as no Go client
 // does, but other clients do.
-func TestIntakeTakesBack(t *testing.T) {
+func TestReaderTakesBack(t *testing.T) {
 	long := chunkOf(0, 30_000, 1)
-	rest := len(long) - 2*frameBytes
+	rest := len(long) - 2*FrameBytes
 	for name, next := range map[string][]byte{
 		"ended":       frameOf(dataFrame, endStream, 3, nil),
 		"ended at it": frameOf(dataFrame, endStream, 3, make([]byte, rest)),
 		"padded":      frameOf(dataFrame, padded, 3, []byte{0, 1}),
-		"too long":    frameOf(dataFrame, 0, 3, make([]byte, frameBytes+1)),
+		"too long":    frameOf(dataFrame, 0, 3, make([]byte, FrameBytes+1)),
 		"and another": frameOf(dataFrame, 0, 3, append(make([]byte, rest), long[:4000]...)),
 	} {
 		all := bytes.Join([][]byte{preface(), framed(3, chunkOf(0, 9_000, 2)), beat(3),
-			framed(3, long[:2*frameBytes]), next, framed(3, long[4000:])}, nil)
+			framed(3, long[:2*FrameBytes]), next, framed(3, long[4000:])}, nil)
 		for _, cut := range []int{9, 1 << 20} {
 			holdTogether(t, all, cut)
 			i, _, err := through(bytes.Clone(all), cut)
@@ -220,17 +220,17 @@ func TestIntakeTakesBack(t *testing.T) {
 	}
 }
 
-// TestIntakeRefuses: after an unusual head of a message gRPC gets all bytes.
-func TestIntakeRefuses(t *testing.T) {
+// TestReaderRefuses: after an unusual head of a message gRPC gets all bytes.
+func TestReaderRefuses(t *testing.T) {
 	long := chunkOf(0, 30_000, 1)
 	whole := framed(3, long)
 	for name, first := range map[string][]byte{
 		"padded":           frameOf(dataFrame, padded, 3, append([]byte{0}, beat(3)[9:]...)),
 		"of two messages":  frameOf(dataFrame, 0, 3, bytes.Repeat(beat(3)[9:], 2)),
 		"of another kind":  frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 1, 'x'}),
-		"too long":         frameOf(dataFrame, 0, 3, long[:frameBytes+1]),
-		"compressed":       frameOf(dataFrame, 0, 3, append([]byte{1}, long[1:frameBytes]...)),
-		"without a stream": frameOf(dataFrame, 0, 0, long[:frameBytes]),
+		"too long":         frameOf(dataFrame, 0, 3, long[:FrameBytes+1]),
+		"compressed":       frameOf(dataFrame, 0, 3, append([]byte{1}, long[1:FrameBytes]...)),
+		"without a stream": frameOf(dataFrame, 0, 0, long[:FrameBytes]),
 		"too short":        frameOf(dataFrame, 0, 3, []byte{0, 0, 0, 0, 5}),
 	} {
 		all := bytes.Join([][]byte{preface(), first, whole}, nil)
@@ -247,8 +247,8 @@ func TestIntakeRefuses(t *testing.T) {
 	}
 }
 
-// TestIntakeGivesUp: a partly held head that is not a ring's goes to gRPC.
-func TestIntakeGivesUp(t *testing.T) {
+// TestReaderGivesUp: a partly held head that is not a ring's goes to gRPC.
+func TestReaderGivesUp(t *testing.T) {
 	bad := chunkOf(0, 30_000, 1)
 	bad[40] = 0xff
 	for name, frames := range map[string][]byte{
@@ -275,8 +275,8 @@ func TestIntakeGivesUp(t *testing.T) {
 	}
 }
 
-// TestIntakeBounded: a sender that exceeds its window is cut off.
-func TestIntakeBounded(t *testing.T) {
+// TestReaderBounded: a sender that exceeds its window is cut off.
+func TestReaderBounded(t *testing.T) {
 	all := preface()
 	for k := range 3 {
 		all = append(all, framed(3, chunkOf(k<<18, 1<<18, 1))...)
@@ -287,28 +287,28 @@ func TestIntakeBounded(t *testing.T) {
 	}
 }
 
-// TestIntakeClaims: a header without a payload claims nothing, unless it equals the next held
+// TestReaderClaims: a header without a payload claims nothing, unless it equals the next held
 // one's. Each payload is claimed once.
-func TestIntakeClaims(t *testing.T) {
+func TestReaderClaims(t *testing.T) {
 	first, second := chunkOf(0, 9_000, 1), chunkOf(9_000, 9_000, 2)
 	i, _, err := through(bytes.Join([][]byte{preface(), framed(3, first), framed(3, second)},
 		nil), 5000)
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := func(message []byte) []byte { return message[prefixBytes:][:headerBytes] }
-	if i.claim(of(second)) != nil {
+	of := func(message []byte) []byte { return message[PrefixBytes:][:HeaderBytes] }
+	if i.Claim(of(second)) != nil {
 		t.Error("a payload is handed out before its turn")
 	}
 	for _, message := range [][]byte{first, second} {
-		a := i.claim(of(message))
-		if a == nil || !bytes.Equal(bytes.Join(a.pieces, nil), message[53:]) {
+		a := i.Claim(of(message))
+		if a == nil || !bytes.Equal(bytes.Join(a.Pieces, nil), message[53:]) {
 			t.Fatal("not the held payload")
 		}
-		if i.claim(of(message)) != nil {
+		if i.Claim(of(message)) != nil {
 			t.Error("a payload is handed out twice")
 		}
-		a.release()
+		a.Release()
 	}
 	if len(i.queue) > 0 || i.unreturned != 72_000 || i.returnable != 72_000 {
 		t.Errorf("%d in the queue, %d bytes unreturned, %d returnable", len(i.queue),
@@ -316,20 +316,20 @@ func TestIntakeClaims(t *testing.T) {
 	}
 }
 
-// TestIntakeCredits: window space of released payloads returns to the predecessor, in frames that
+// TestReaderCredits: window space of released payloads returns to the predecessor, in frames that
 // never interrupt a frame of gRPC's.
-func TestIntakeCredits(t *testing.T) {
+func TestReaderCredits(t *testing.T) {
 	const floats = creditBytes / 4
 	chunk := chunkOf(0, floats, 1)
 	w := &wire{said: append(preface(), framed(3, chunk)...), cut: 1 << 20}
-	i := newIntake(w)
-	i.open()
+	i := newReader(w)
+	i.Open()
 	if _, err := io.ReadAll(i); err != nil {
 		t.Fatal(err)
 	}
 	ping := frameOf(pingFrame, 1, 0, make([]byte, 8))
 	_, err := i.Write(ping[:12])
-	i.claim(chunk[prefixBytes:][:headerBytes]).release()
+	i.Claim(chunk[PrefixBytes:][:HeaderBytes]).Release()
 	if err != nil || w.written.Len() != 12 {
 		t.Errorf("within a frame: %d bytes written, %v, want 12", w.written.Len(), err)
 	}
@@ -345,8 +345,8 @@ func TestIntakeCredits(t *testing.T) {
 	}
 }
 
-// TestIntakeBlocks: short unclaimed payloads do not keep all bytes between them in memory.
-func TestIntakeBlocks(t *testing.T) {
+// TestReaderBlocks: short unclaimed payloads do not keep all bytes between them in memory.
+func TestReaderBlocks(t *testing.T) {
 	all := preface()
 	for k := range 10 * maxBlocks {
 		all = append(all, split(3, chunkOf(k, 1, 1), 20)...)
@@ -358,20 +358,20 @@ func TestIntakeBlocks(t *testing.T) {
 	}
 }
 
-// TestIntakeLeaves: after the link's handler returns, its payloads' window space is returned, and
+// TestReaderLeaves: after the link's handler returns, its payloads' window space is returned, and
 // bytes of another stream go to gRPC.
-func TestIntakeLeaves(t *testing.T) {
+func TestReaderLeaves(t *testing.T) {
 	first, second := framed(3, chunkOf(0, creditBytes/4, 1)), framed(3, chunkOf(0, 30_000, 2))
-	head := len(preface()) + len(first) + frameHeaderBytes + frameBytes
+	head := len(preface()) + len(first) + frameHeaderBytes + FrameBytes
 	all := bytes.Join([][]byte{preface(), first, second}, nil)
 	w := &wire{said: bytes.Clone(all[:head]), cut: 1 << 20}
-	i := newIntake(w)
-	i.open()
+	i := newReader(w)
+	i.Open()
 	before, err := io.ReadAll(i)
 	if err != nil || len(i.queue) != 1 || i.left == 0 {
 		t.Fatalf("%d payloads, %d bytes of the next are to come, %v", len(i.queue), i.left, err)
 	}
-	i.leave()
+	i.Leave()
 	update := []byte{0, 0, 4, windowUpdateFrame, 0, 0, 0, 0, 0, 0, creditBytes >> 16, 0, 0}
 	if !bytes.Equal(w.written.Bytes(), update) {
 		t.Errorf("written %q, want %q", w.written.Bytes(), update)
@@ -393,13 +393,13 @@ func (s *slow) Read(p []byte) (int, error) {
 	return s.wire.Read(p)
 }
 
-// TestIntakeShowsLife: while a payload arrives, gRPC gets empty data frames.
-func TestIntakeShowsLife(t *testing.T) {
+// TestReaderShowsLife: while a payload arrives, gRPC gets empty data frames.
+func TestReaderShowsLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := framed(3, chunkOf(0, 1<<18, 1))
 		said := append(preface(), long[:len(long)-1]...)
-		i := newIntake(&slow{wire{said: bytes.Clone(said), cut: len(said)/12 + 1}})
-		i.open()
+		i := newReader(&slow{wire{said: bytes.Clone(said), cut: len(said)/12 + 1}})
+		i.Open()
 		got, err := io.ReadAll(i)
 		want := append(preface(), bytes.Repeat(frameOf(dataFrame, 0, 3, nil), 4)...)
 		if err != nil || i.left != 1 || len(got) < len(preface())+2*frameHeaderBytes ||
@@ -409,18 +409,18 @@ func TestIntakeShowsLife(t *testing.T) {
 	})
 }
 
-// TestIntakeReleases: release does not wait for gRPC's write to a predecessor that does not read.
+// TestReaderReleases: release does not wait for gRPC's write to a predecessor that does not read.
 // The window update follows that write.
-func TestIntakeReleases(t *testing.T) {
+func TestReaderReleases(t *testing.T) {
 	chunk := chunkOf(0, creditBytes/4, 1)
 	w := &wire{said: append(preface(), framed(3, chunk)...), cut: 1 << 20}
-	i := newIntake(w)
-	i.open()
+	i := newReader(w)
+	i.Open()
 	if _, err := io.ReadAll(i); err != nil {
 		t.Fatal(err)
 	}
 	i.writing.Lock()
-	i.claim(chunk[prefixBytes:][:headerBytes]).release()
+	i.Claim(chunk[PrefixBytes:][:HeaderBytes]).Release()
 	i.writing.Unlock()
 	ping := frameOf(pingFrame, 1, 0, make([]byte, 8))
 	_, err := i.Write(ping)
@@ -429,9 +429,9 @@ func TestIntakeReleases(t *testing.T) {
 	}
 }
 
-// FuzzIntake appends arbitrary bytes to a link's own, cut anywhere. gRPC's bytes and the held
+// FuzzReader appends arbitrary bytes to a link's own, cut anywhere. gRPC's bytes and the held
 // payloads together are the bytes sent.
-func FuzzIntake(f *testing.F) {
+func FuzzReader(f *testing.F) {
 	f.Add(beat(3), uint16(0), 3)
 	f.Add(framed(3, chunkOf(5, 5_000, 1), frameOf(pingFrame, 0, 0, nil)), uint16(9), 99)
 	f.Add(frameOf(dataFrame, endStream, 3, []byte("more")), uint16(30_000), 1)

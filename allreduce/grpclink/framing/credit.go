@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"encoding/binary"
@@ -7,13 +7,13 @@ import (
 
 // stopHolding hands the connection to gRPC in the middle of a payload. First it passes the received
 // part of the message, in frames as they arrived, so that gRPC counts them against the windows.
-func (i *intake) stopHolding() {
+func (i *Reader) stopHolding() {
 	a := i.now
 	i.off, i.now = true, nil
-	binary.BigEndian.PutUint32(i.head[1:], uint32(headerBytes+a.bytes))
-	kept := a.bytes - i.left
-	i.small = make([]byte, 0, (1+len(a.pieces))*frameHeaderBytes+headBytes+kept)
-	for _, part := range append([][]byte{i.head}, a.pieces...) {
+	binary.BigEndian.PutUint32(i.head[1:], uint32(HeaderBytes+a.Bytes))
+	kept := a.Bytes - i.left
+	i.small = make([]byte, 0, (1+len(a.Pieces))*frameHeaderBytes+headBytes+kept)
+	for _, part := range append([][]byte{i.head}, a.Pieces...) {
 		i.small = append(appendDataHeader(i.small, len(part), i.stream), part...)
 	}
 	i.head, i.left = i.head[:0], 0
@@ -24,7 +24,7 @@ func (i *intake) stopHolding() {
 }
 
 // stop hands the connection to gRPC because the link's handler has returned.
-func (i *intake) stop() {
+func (i *Reader) stop() {
 	switch {
 	case i.off:
 	case i.left > 0:
@@ -35,33 +35,33 @@ func (i *intake) stop() {
 	i.off = true
 }
 
-// leave releases the unclaimed payloads when the link's handler returns. Otherwise the connection's
+// Leave releases the unclaimed payloads when the link's handler returns. Otherwise the connection's
 // window would stay smaller.
-func (i *intake) leave() {
+func (i *Reader) Leave() {
 	i.mu.Lock()
 	i.over.Store(true)
 	queue := i.queue
 	i.queue = nil
 	i.mu.Unlock()
 	for _, a := range queue {
-		a.release()
+		a.Release()
 	}
 }
 
 // forget frees a payload's memory. i.mu is held.
-func (i *intake) forget(a *heldPayload) {
+func (i *Reader) forget(a *Payload) {
 	for _, b := range a.blocks {
 		i.letGo(b)
 	}
 	clear(a.blocks)
-	clear(a.pieces)
-	a.blocks, a.pieces, a.bytes = a.blocks[:0], a.pieces[:0], 0
+	clear(a.Pieces)
+	a.blocks, a.Pieces, a.Bytes = a.blocks[:0], a.Pieces[:0], 0
 	i.spare = append(i.spare, a)
 }
 
 // giveBack returns window space to the predecessor when enough is due. It does not wait for a
 // goroutine that is writing: that one calls giveBack itself afterwards.
-func (i *intake) giveBack() {
+func (i *Reader) giveBack() {
 	for i.isDue() && i.writing.TryLock() {
 		given := i.credit()
 		i.writing.Unlock()
@@ -71,7 +71,7 @@ func (i *intake) giveBack() {
 	}
 }
 
-func (i *intake) isDue() bool {
+func (i *Reader) isDue() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.returnable >= creditBytes
@@ -79,7 +79,7 @@ func (i *intake) isDue() bool {
 
 // credit writes window updates, unless gRPC is in the middle of a frame: then Write does it later.
 // A stream that has ended gets none. i.writing is held.
-func (i *intake) credit() bool {
+func (i *Reader) credit() bool {
 	i.mu.Lock()
 	n, streams := i.returnable, []uint32{0, i.stream}
 	if n < creditBytes || !i.written.between() {
@@ -97,7 +97,7 @@ func (i *intake) credit() bool {
 		b = binary.BigEndian.AppendUint32(b, stream)
 		b = binary.BigEndian.AppendUint32(b, uint32(n))
 	}
-	_ = i.SetWriteDeadline(time.Now().Add(pingTimeout))
+	_ = i.SetWriteDeadline(time.Now().Add(PingTimeout))
 	if _, err := i.Conn.Write(b); err != nil {
 		i.Conn.Close() // a broken frame; gRPC's reader sees the end
 		return false
@@ -107,7 +107,7 @@ func (i *intake) credit() bool {
 }
 
 // Write writes gRPC's bytes.
-func (i *intake) Write(b []byte) (int, error) {
+func (i *Reader) Write(b []byte) (int, error) {
 	i.writing.Lock()
 	n, err := i.Conn.Write(b)
 	i.written.add(b[:n])

@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"encoding/binary"
@@ -12,16 +12,27 @@ import (
 )
 
 const (
+	// WindowBytes is the number of bytes that a predecessor may send before they are read, per
+	// stream and per connection. It has room for the longest chunk while the ring still uses
+	// another. With a larger window received chunks queue up and leave the processor's cache.
+	WindowBytes = 2 << 20
+
+	// PingInterval is that of gRPC's keepalive, which ends the connections that a silent neighbour
+	// leaves behind. The ring's own beats detect such a neighbour.
+	PingInterval = 10 * time.Second
+	// PingTimeout limits the wait for an answer to a ping, and for a write.
+	PingTimeout = 20 * time.Second
+
 	// blockBytes is the size of one read from the connection; smallBlockBytes before the first
 	// chunk.
 	blockBytes      = 256 << 10
 	smallBlockBytes = 4 << 10
 
-	// prefixBytes precede each gRPC message: a compression flag and the message's length.
-	prefixBytes = 5
+	// PrefixBytes precede each gRPC message: a compression flag and the message's length.
+	PrefixBytes = 5
 
 	// headBytes is the length of a message without its payload.
-	headBytes = prefixBytes + headerBytes
+	headBytes = PrefixBytes + HeaderBytes
 
 	// prefaceBytes is the length of a client's HTTP/2 connection preface.
 	prefaceBytes = 24
@@ -29,15 +40,15 @@ const (
 	// creditBytes is the window space that is returned to a predecessor at a time. gRPC returns a
 	// quarter of a window at a time. Both amounts outstanding together leave room for the longest
 	// chunk.
-	creditBytes = windowBytes / 8
+	creditBytes = WindowBytes / 8
 
 	// lifeInterval is how often gRPC gets an empty frame while a payload arrives. Without it gRPC's
 	// keepalive would count a predecessor as dead that needs a minute for a chunk on a slow link.
-	lifeInterval = pingInterval / 2
+	lifeInterval = PingInterval / 2
 
 	// maxBlocks is the largest number of blocks. A predecessor's windows fill at most half of them,
 	// together with gRPC's bytes between.
-	maxBlocks = 4 * windowBytes / blockBytes
+	maxBlocks = 4 * WindowBytes / blockBytes
 )
 
 // More constants of HTTP/2 (RFC 9113, section 6).
@@ -47,36 +58,36 @@ const (
 	reservedBit            = 1 << 31 // of a stream's number
 )
 
-// intake is the connection under a server without TLS, the counterpart of [writevConn]. It keeps
+// Reader is the connection under a server without TLS, the counterpart of [Writer]. It keeps
 // chunk payloads out of gRPC, which would copy them frame by frame. It reads the connection in
 // large blocks and passes their bytes to gRPC, except for the payload of a message longer than one
 // frame. Of such a message gRPC gets only the header, as a message of its own, when the whole
 // payload is in the blocks. The receiver then claims the payload by that header. A header without a
 // held payload is refused like any damaged message.
 //
-// gRPC counts only the bytes that it gets against the flow control windows. The intake counts the
+// gRPC counts only the bytes that it gets against the flow control windows. The Reader counts the
 // held payloads itself. When the ring has used a payload, it returns the window space by frames of
 // its own, between gRPC's frames.
 //
 // It passes everything to gRPC until a link's handler has called open. Then it holds payloads of
 // one stream only, the first that carries a ring's message. If that stream does something that
 // gRPC's Go client never does, such as to pad a frame or to start a message in another message's
-// frame, the intake stops: gRPC gets all later bytes, after the held part of the current message.
-type intake struct {
+// frame, the Reader stops: gRPC gets all later bytes, after the held part of the current message.
+type Reader struct {
 	net.Conn
 
 	// Used by Read only, which one goroutine calls.
 	block   *block
-	at, end int          // range of block that is read but not parsed
-	pass    int          // bytes to come that go to gRPC unchanged
-	take    int          // payload bytes to come in this frame
-	left    int          // bytes to come of the payload
-	shown   time.Time    // when gRPC last got a frame
-	now     *heldPayload // the payload that is arriving
-	head    []byte       // of the arriving message, as gRPC will get it; in headAt
-	small   []byte       // bytes for gRPC's next Read; in scratch
-	stream  uint32       // stream with held payloads; 0 before its first message
-	off     bool         // no payloads are held any more
+	at, end int       // range of block that is read but not parsed
+	pass    int       // bytes to come that go to gRPC unchanged
+	take    int       // payload bytes to come in this frame
+	left    int       // bytes to come of the payload
+	shown   time.Time // when gRPC last got a frame
+	now     *Payload  // the payload that is arriving
+	head    []byte    // of the arriving message, as gRPC will get it; in headAt
+	small   []byte    // bytes for gRPC's next Read; in scratch
+	stream  uint32    // stream with held payloads; 0 before its first message
+	off     bool      // no payloads are held any more
 	headAt  [headBytes]byte
 	scratch [2*frameHeaderBytes + headBytes]byte
 
@@ -84,8 +95,8 @@ type intake struct {
 
 	mu         sync.Mutex
 	opened     bool
-	queue      []*heldPayload // held payloads whose headers go to gRPC
-	spare      []*heldPayload
+	queue      []*Payload // held payloads whose headers go to gRPC
+	spare      []*Payload
 	blocks     []*block // free blocks
 	made       int      // number of blocks
 	unreturned int      // payload bytes not returned to the predecessor's window
@@ -96,37 +107,37 @@ type intake struct {
 	updates [2 * windowUpdateFrameBytes]byte
 }
 
-// block is memory that an intake reads into.
+// block is memory that a Reader reads into.
 type block struct {
 	bytes []byte
 	held  int // number of payloads and readers that use it
 }
 
-// heldPayload is a payload that the intake holds for the ring.
-type heldPayload struct {
-	from   *intake
-	header [headerBytes]byte
-	bytes  int
-	pieces [][]byte
+// Payload is a payload that the Reader holds for the ring.
+type Payload struct {
+	from   *Reader
+	header [HeaderBytes]byte
+	Bytes  int
+	Pieces [][]byte // valid until Release
 	blocks []*block
 }
 
-func newIntake(conn net.Conn) *intake {
-	i := &intake{Conn: conn, pass: prefaceBytes}
+func newReader(conn net.Conn) *Reader {
+	i := &Reader{Conn: conn, pass: prefaceBytes}
 	i.head = i.headAt[:0]
 	return i
 }
 
-// open allows the intake to hold payloads. The caller has not answered its predecessor yet, so no
+// Open allows the Reader to hold payloads. The caller has not answered its predecessor yet, so no
 // chunk has been sent.
-func (i *intake) open() {
+func (i *Reader) Open() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.opened = true
 }
 
 // Read returns the next bytes for gRPC.
-func (i *intake) Read(p []byte) (int, error) {
+func (i *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
@@ -167,7 +178,7 @@ func (b *block) from(at, end int) []byte {
 }
 
 // fill reads from the connection. It first makes room for want bytes from at on.
-func (i *intake) fill(want int) error {
+func (i *Reader) fill(want int) error {
 	if err := i.makeRoom(want); err != nil {
 		return err
 	}
@@ -185,7 +196,7 @@ func (i *intake) fill(want int) error {
 
 // makeRoom makes the block large enough for want bytes from at on. It reuses the memory if no
 // payload is in it. Blocks get their full size with the first chunk.
-func (i *intake) makeRoom(want int) error {
+func (i *Reader) makeRoom(want int) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	size := smallBlockBytes
@@ -208,7 +219,7 @@ func (i *intake) makeRoom(want int) error {
 }
 
 // freeBlock returns a block of at least size bytes. The caller of freeBlock or letGo holds i.mu.
-func (i *intake) freeBlock(size int) *block {
+func (i *Reader) freeBlock(size int) *block {
 	for n := len(i.blocks); n > 0; n = len(i.blocks) {
 		b := i.blocks[n-1]
 		i.blocks = i.blocks[:n-1]
@@ -222,7 +233,7 @@ func (i *intake) freeBlock(size int) *block {
 	return &block{bytes: make([]byte, size), held: 1}
 }
 
-func (i *intake) letGo(b *block) {
+func (i *Reader) letGo(b *block) {
 	if b == nil {
 		return
 	}
@@ -232,14 +243,14 @@ func (i *intake) letGo(b *block) {
 }
 
 // keep stores the received part of a payload.
-func (i *intake) keep() error {
+func (i *Reader) keep() error {
 	n := min(i.take, i.end-i.at)
 	a := i.now
-	a.pieces = append(a.pieces, i.block.bytes[i.at:i.at+n])
+	a.Pieces = append(a.Pieces, i.block.bytes[i.at:i.at+n])
 	i.at, i.take, i.left = i.at+n, i.take-n, i.left-n
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.unreturned += n; i.unreturned > windowBytes {
+	if i.unreturned += n; i.unreturned > WindowBytes {
 		return errors.New("more has come of chunks than there was room for")
 	}
 	if len(a.blocks) == 0 || a.blocks[len(a.blocks)-1] != i.block {
@@ -252,7 +263,7 @@ func (i *intake) keep() error {
 	i.now = nil
 	i.passHead(0)
 	if i.over.Load() {
-		i.returnable += a.bytes
+		i.returnable += a.Bytes
 		i.forget(a)
 	} else {
 		i.queue = append(i.queue, a)
@@ -262,7 +273,7 @@ func (i *intake) keep() error {
 
 // parse reads the frame at the start of b and decides where its bytes go. want is the number of
 // bytes that it needs to do so.
-func (i *intake) parse(b []byte) (want int, err error) {
+func (i *Reader) parse(b []byte) (want int, err error) {
 	if len(b) < frameHeaderBytes {
 		return frameHeaderBytes, nil
 	}
@@ -274,7 +285,7 @@ func (i *intake) parse(b []byte) (want int, err error) {
 	}
 	switch {
 	case b[3] != dataFrame || i.off || stream == 0 || i.stream != 0 && stream != i.stream:
-	case i.left > 0 && (b[4] != 0 || length > min(i.left, frameBytes)):
+	case i.left > 0 && (b[4] != 0 || length > min(i.left, FrameBytes)):
 		i.stopHolding()
 	case i.left > 0:
 		i.at, i.pass, i.take = i.at+frameHeaderBytes, 0, length
@@ -290,7 +301,7 @@ func (i *intake) parse(b []byte) (want int, err error) {
 	return 1, nil
 }
 
-func (i *intake) isOpen() bool {
+func (i *Reader) isOpen() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.opened
@@ -298,23 +309,23 @@ func (i *intake) isOpen() bool {
 
 // begin reads a part of a message's head. frame has the frame's header and that part; length is the
 // frame's payload length. A head is split over frames if the predecessor's window was nearly full.
-func (i *intake) begin(frame []byte, length int, stream uint32) {
+func (i *Reader) begin(frame []byte, length int, stream uint32) {
 	part := frame[frameHeaderBytes:]
 	whole := len(i.head) == 0
-	if frame[4] != 0 || length == 0 || length > frameBytes {
+	if frame[4] != 0 || length == 0 || length > FrameBytes {
 		i.giveUp(0, stream)
 		return
 	}
 	i.head = append(i.head, part...)
-	size := headerBytes
-	if len(i.head) >= prefixBytes {
+	size := HeaderBytes
+	if len(i.head) >= PrefixBytes {
 		size = int(binary.BigEndian.Uint32(i.head[1:]))
 	}
 	rest := length - len(part) // of the payload, in this frame
-	payload := size - headerBytes
+	payload := size - HeaderBytes
 	good := payload >= rest && payload <= allreduce.MaxChunkBytes && i.head[0] == 0
 	if good && len(i.head) == headBytes {
-		_, err := parseHeader(i.head[prefixBytes:], size)
+		_, err := ParseHeader(i.head[PrefixBytes:], size)
 		good = err == nil // otherwise the receiver gets it from gRPC and refuses it
 	}
 	if !good {
@@ -339,19 +350,19 @@ func (i *intake) begin(frame []byte, length int, stream uint32) {
 }
 
 // hold starts to hold a payload. inFrame bytes of it are in the current frame.
-func (i *intake) hold(payload, inFrame int) {
+func (i *Reader) hold(payload, inFrame int) {
 	i.take, i.left, i.shown = inFrame, payload, time.Now()
 	i.mu.Lock()
-	i.now = i.newHeldPayload()
+	i.now = i.newPayload()
 	i.mu.Unlock()
-	copy(i.now.header[:], i.head[prefixBytes:])
-	i.now.bytes = payload
-	binary.BigEndian.PutUint32(i.head[1:], headerBytes)
+	copy(i.now.header[:], i.head[PrefixBytes:])
+	i.now.Bytes = payload
+	binary.BigEndian.PutUint32(i.head[1:], HeaderBytes)
 }
 
 // giveUp hands the connection to gRPC at the head of a message. taken is the part of the current
 // frame, its header included, that i.head already has.
-func (i *intake) giveUp(taken int, stream uint32) {
+func (i *Reader) giveUp(taken int, stream uint32) {
 	i.off = true
 	part := max(taken-frameHeaderBytes, 0)
 	if len(i.head) == part { // nothing of earlier frames is held
@@ -371,7 +382,7 @@ func (i *intake) giveUp(taken int, stream uint32) {
 
 // passHead passes the head to gRPC as a frame of its own. If rest > 0, the header of a frame of
 // rest bytes follows, and those bytes are passed unchanged.
-func (i *intake) passHead(rest int) {
+func (i *Reader) passHead(rest int) {
 	i.small = i.scratch[:0]
 	i.small = appendDataHeader(i.small, len(i.head), i.stream)
 	i.small = append(i.small, i.head...)
@@ -386,19 +397,19 @@ func appendDataHeader(b []byte, length int, stream uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, stream)
 }
 
-func (i *intake) newHeldPayload() *heldPayload {
+func (i *Reader) newPayload() *Payload {
 	n := len(i.spare)
 	if n == 0 {
-		return &heldPayload{from: i}
+		return &Payload{from: i}
 	}
 	a := i.spare[n-1]
 	i.spare = i.spare[:n-1]
 	return a
 }
 
-// claim returns the held payload of a message whose header came from gRPC; nil: the message has no
+// Claim returns the held payload of a message whose header came from gRPC; nil: the message has no
 // held payload.
-func (i *intake) claim(header []byte) *heldPayload {
+func (i *Reader) Claim(header []byte) *Payload {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if len(i.queue) == 0 || string(i.queue[0].header[:]) != string(header) {
@@ -409,11 +420,11 @@ func (i *intake) claim(header []byte) *heldPayload {
 	return a
 }
 
-// release frees a payload's memory, and returns its window space to the predecessor.
-func (a *heldPayload) release() {
+// Release frees a payload's memory, and returns its window space to the predecessor.
+func (a *Payload) Release() {
 	i := a.from
 	i.mu.Lock()
-	i.returnable += a.bytes
+	i.returnable += a.Bytes
 	i.forget(a)
 	i.mu.Unlock()
 	i.giveBack()

@@ -1,4 +1,4 @@
-package grpclink
+package framing
 
 import (
 	"encoding/binary"
@@ -9,7 +9,8 @@ import (
 	"rondo/allreduce"
 )
 
-// A message is a header and a payload of length numbers. All numbers are little endian.
+// HeaderBytes is the length of a header. A message is a header and a payload of length numbers. All
+// numbers are little endian.
 //
 //	0  magic "RnD" and the format's version, 2
 //	4  phase (1 reduce-scatter, 2 all-gather, 3 carry, 4 heartbeat)
@@ -23,14 +24,14 @@ import (
 //	40 total
 //
 // A heartbeat has zeros from sequence on. Heartbeats also travel from the receiver to the sender.
-const headerBytes = 48
+const HeaderBytes = 48
 
-// formatVersion is the version of the handshake and the header.
-const formatVersion = 2
+// Version is the version of the handshake and the header.
+const Version = 2
 
-// appendHeader appends the wire form of h. The ring keeps h's numbers in range.
-func appendHeader(dst []byte, h allreduce.Header) []byte {
-	dst = append(dst, 'R', 'n', 'D', formatVersion, byte(h.Phase), byte(h.Element), 0, 0)
+// AppendHeader appends the wire form of h. The ring keeps h's numbers in range.
+func AppendHeader(dst []byte, h allreduce.Header) []byte {
+	dst = append(dst, 'R', 'n', 'D', Version, byte(h.Phase), byte(h.Element), 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Generation))
 	dst = binary.LittleEndian.AppendUint64(dst, h.Sequence)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Step))
@@ -39,19 +40,19 @@ func appendHeader(dst []byte, h allreduce.Header) []byte {
 	return binary.LittleEndian.AppendUint64(dst, uint64(h.Total))
 }
 
-// parseHeader reads the header of a message of size bytes in all. It refuses headers that no sender
+// ParseHeader reads the header of a message of size bytes in all. It refuses headers that no sender
 // writes: the result always names a range of a buffer and fits the payload's size.
-func parseHeader(b []byte, size int) (allreduce.Header, error) {
+func ParseHeader(b []byte, size int) (allreduce.Header, error) {
 	var h allreduce.Header
-	if len(b) < headerBytes {
+	if len(b) < HeaderBytes {
 		return h, fmt.Errorf("a message of %d bytes is shorter than its header (%d)",
-			size, headerBytes)
+			size, HeaderBytes)
 	}
 	if string(b[:3]) != "RnD" { // the comparison allocates nothing
 		return h, fmt.Errorf("a message starts with %q, not with %q", b[:3], "RnD")
 	}
-	if b[3] != formatVersion {
-		return h, fmt.Errorf("a message has format %d, this worker reads %d", b[3], formatVersion)
+	if b[3] != Version {
+		return h, fmt.Errorf("a message has format %d, this worker reads %d", b[3], Version)
 	}
 	phase := allreduce.Phase(b[4])
 	if phase < allreduce.ReduceScatter || phase > allreduce.Heartbeat {
@@ -65,9 +66,9 @@ func parseHeader(b []byte, size int) (allreduce.Header, error) {
 	length := binary.LittleEndian.Uint32(b[28:])
 	offset := binary.LittleEndian.Uint64(b[32:])
 	total := binary.LittleEndian.Uint64(b[40:])
-	payload := size - headerBytes
+	payload := size - HeaderBytes
 	if phase == allreduce.Heartbeat {
-		if payload != 0 || element != allreduce.Float32 || !zero(b[16:headerBytes]) {
+		if payload != 0 || element != allreduce.Float32 || !zero(b[16:HeaderBytes]) {
 			return h, fmt.Errorf("a heartbeat of %d bytes says more than that its sender is alive",
 				size)
 		}

@@ -1,0 +1,77 @@
+package framing
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"rondo/allreduce"
+)
+
+func validHeader() allreduce.Header {
+	return allreduce.Header{
+		Generation: 1 << 40,
+		Sequence:   77,
+		Phase:      allreduce.AllGather,
+		Step:       5,
+		Offset:     1 << 28,
+		Length:     3,
+		Total:      1<<28 + 3,
+	}
+}
+
+func TestHeader(t *testing.T) {
+	want := []byte{
+		'R', 'n', 'D', 2, 2, 0, 0, 0,
+		0, 0, 0, 0, 0, 1, 0, 0,
+		77, 0, 0, 0, 0, 0, 0, 0,
+		5, 0, 0, 0, 3, 0, 0, 0,
+		0, 0, 0, 16, 0, 0, 0, 0,
+		3, 0, 0, 16, 0, 0, 0, 0,
+	}
+	got := AppendHeader(nil, validHeader())
+	if !bytes.Equal(got, want) {
+		t.Fatalf("header\n% x, want\n% x", got, want)
+	}
+	h, err := ParseHeader(got, HeaderBytes+12)
+	if err != nil || h != validHeader() {
+		t.Errorf("parsed {%v}, %v", h, err)
+	}
+}
+
+func TestHeaderRefused(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(b []byte) []byte
+		want   string
+	}{
+		{"short", func(b []byte) []byte { return b[:HeaderBytes-1] }, "shorter than its"},
+		{"magic", func(b []byte) []byte { b[0] = 'X'; return b }, `starts with "XnD"`},
+		{"version", func(b []byte) []byte { b[3] = 9; return b }, "format 9, this worker reads 2"},
+		{"phase", func(b []byte) []byte { b[4] = 5; return b }, "phase 5"},
+		{"element", func(b []byte) []byte { b[5] = 3; return b }, "element 3"},
+		{"element's size", func(b []byte) []byte { b[5] = 1; return b },
+			"3 numbers of bf16 and carries 12 bytes"},
+		{"flags", func(b []byte) []byte { b[7] = 1; return b }, "flags"},
+		{"step", func(b []byte) []byte { b[27] = 1; return b }, "ring step 16777221"},
+		{"length", func(b []byte) []byte { b[28] = 4; return b },
+			"4 numbers of fp32 and carries 12 bytes"},
+		{"no payload", func(b []byte) []byte { b[28] = 0; return b[:HeaderBytes] }, "0 numbers"},
+		{"truncated", func(b []byte) []byte { return b[:len(b)-1] }, "carries 11 bytes"},
+		{"heartbeat", func(b []byte) []byte { b[4] = 4; return b }, "more than that"},
+		{"heartbeat's sequence", func(b []byte) []byte {
+			b[4] = 4
+			return b[:HeaderBytes]
+		}, "more than that"},
+		{"range", func(b []byte) []byte { b[40] = 2; return b }, "3 of them, of 268435458"},
+		{"total", func(b []byte) []byte { b[47] = 0x80; return b }, "of 9223372037123211267"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := test.change(append(AppendHeader(nil, validHeader()), make([]byte, 12)...))
+			_, err := ParseHeader(b[:min(len(b), HeaderBytes)], len(b))
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("parsed: %v, want %q", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,57 @@
+package busbw
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"math/big"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// selfSigned makes credentials of TLS 1.3 with a certificate of the rank's own. Its neighbours do
+// not verify it: a measurement has no secrets, and the speed of a connection does not depend on who
+// signed its certificate.
+func selfSigned() (server, client credentials.TransportCredentials, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1),
+		NotAfter: time.Now().Add(24 * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	own := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	server = credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{own},
+		MinVersion: tls.VersionTLS13})
+	client = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13})
+	return server, client, nil
+}
+
+// other hides from package grpclink that its connections have no TLS. It leaves such connections to
+// gRPC then.
+type other struct {
+	credentials.TransportCredentials
+}
+
+// unknown makes credentials without TLS of a protocol that grpclink does not know.
+func unknown() (server, client credentials.TransportCredentials, err error) {
+	creds := other{insecure.NewCredentials()}
+	return creds, creds, nil
+}
+
+// Info names the protocol.
+func (other) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "none"}
+}
+
+// Clone returns a copy.
+func (o other) Clone() credentials.TransportCredentials {
+	return other{o.TransportCredentials.Clone()}
+}
