@@ -109,8 +109,8 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
 	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
-		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, whose " +
-			"decoder runs step by step: give another --attention, or leave them out")
+		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
+			"whose decoder runs step by step: give another --attention, or leave them out")
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+

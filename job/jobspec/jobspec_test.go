@@ -371,8 +371,10 @@ func TestIdentityOfAccumulate(t *testing.T) {
 func TestIdentityOfLayers(t *testing.T) {
 	before := Identity(Default(), "")
 	for flag, change := range map[string]func(*rondov1.JobSpec){
-		"--layer-norm true instead of false":       func(s *rondov1.JobSpec) { s.LayerNorm = true },
-		"--skip-connections true instead of false": func(s *rondov1.JobSpec) { s.SkipConnections = true },
+		"--layer-norm true instead of false": func(s *rondov1.JobSpec) { s.LayerNorm = true },
+		"--skip-connections true instead of false": func(s *rondov1.JobSpec) {
+			s.SkipConnections = true
+		},
 	} {
 		spec := Default()
 		change(spec)
