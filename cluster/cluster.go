@@ -207,6 +207,9 @@ type Plan struct {
 	Rings      int    // rings formed in this run of the job
 	Evicted    []Eviction
 	Identity   string // Member.Identity of this run's workers, set by the first ring
+	// Result is, with Ended, the Done.Result of the lowest rank that reported one. It is stored with
+	// the plan, so that it survives the leader.
+	Result string
 	// Last is the last ring, by rank, without members whose state may be wrong. It is set while
 	// there is no ring, and while the present ring has newcomers that may lack the job's state,
 	// which members of the last ring may have.
@@ -249,7 +252,7 @@ func (p Plan) Lanes(r Rank) (from, to Lane) {
 func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
-		p.Identity == q.Identity &&
+		p.Identity == q.Identity && p.Result == q.Result &&
 		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
 		slices.Equal(p.Evicted, q.Evicted) && slices.Equal(p.Last, q.Last)
 }

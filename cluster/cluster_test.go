@@ -209,6 +209,39 @@ func TestStatesShareNoMemory(t *testing.T) {
 	}
 }
 
+// TestResult: the plan of the end has the result of the lowest rank that reported one of a bearable
+// length, in whatever order they come, and none of an earlier ring.
+func TestResult(t *testing.T) {
+	now := time.Unix(0, 0)
+	for _, c := range []struct {
+		done []Done
+		want string
+	}{
+		{[]Done{{ID: "a", Result: "A"}, {ID: "b", Result: "B"}, {ID: "c", Result: "C"}}, "A"},
+		{[]Done{{ID: "c", Result: "C"}, {ID: "a"}, {ID: "b", Result: "B"}}, "B"},
+		{[]Done{{ID: "b"}, {ID: "a"}, {ID: "c"}}, ""},
+		{[]Done{{ID: "a", Result: strings.Repeat("A", resultLimit+1)}, {ID: "c", Result: "C"},
+			{ID: "b"}}, "C"},
+		{[]Done{{ID: "a", Result: "old", Generation: 9}, {ID: "a", Result: "A"}, {ID: "b"},
+			{ID: "c"}}, "A"},
+	} {
+		s := NewState(Job{Workers: 3, MinWorkers: 1, Lanes: 3, JoinTimeout: time.Minute})
+		events := []Event{Elected{}}
+		for _, id := range []string{"a", "b", "c"} {
+			events = append(events, Joined{Member{ID: id}})
+		}
+		for _, d := range c.done {
+			events = append(events, d)
+		}
+		for _, e := range events {
+			s, _ = Decide(s, e, now)
+		}
+		if p := s.Plan(); p.Phase != Ended || p.Result != c.want {
+			t.Errorf("%v: %v with the result %q, want %q", c.done, p.Phase, p.Result, c.want)
+		}
+	}
+}
+
 func TestWake(t *testing.T) {
 	now := time.Unix(100, 0)
 	state := NewState(Job{Workers: 1, MinWorkers: 1, Lanes: 1, JoinTimeout: time.Minute,

@@ -29,6 +29,8 @@ type State struct {
 	plan        Plan      // last decided
 	members     []Member  // registered now, by host and id
 	done        []string  // ids of the ring's workers that reported their end
+	result      string    // the lowest one's of their ranks that reported one
+	resultOf    Rank      // that rank
 	asked       []string  // ids of the ring's workers that asked to leave; not planned yet
 	leaving     []string  // ids of registered workers that asked to leave; not chosen any more
 	lastMembers []Member  // last ring's members: reports about them may come late
@@ -130,6 +132,7 @@ type ScaleRequested struct{ Workers int }
 type Done struct {
 	ID         string
 	Generation Generation // of the ring in which it ended; 0: the present one
+	Result     string     // its part of Plan.Result; "" if it has none
 }
 
 // StopRequested makes the workers stop at the same step, and save.
@@ -247,10 +250,15 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 
 func done(s State, e Done) (State, []Action) {
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
-	if _, inRing := s.plan.Rank(e.ID); stale || !inRing || slices.Contains(s.done, e.ID) {
+	rank, inRing := s.plan.Rank(e.ID)
+	if stale || !inRing || slices.Contains(s.done, e.ID) {
 		return s, nil
 	}
 	s.done = append(slices.Clone(s.done), e.ID)
+	known := s.result != "" && s.resultOf < rank
+	if n := len(e.Result); !known && n > 0 && n <= resultLimit {
+		s.result, s.resultOf = e.Result, rank
+	}
 	if len(s.done) < len(s.plan.Members) {
 		return seated(s, Seated{ID: e.ID, Generation: s.plan.Generation})
 	}
@@ -333,7 +341,7 @@ func fail(s State, reason string, usage bool) (State, []Action) {
 }
 
 func end(s State, reason string) (State, []Action) {
-	s.plan.Phase, s.plan.Reason = Ended, reason
+	s.plan.Phase, s.plan.Reason, s.plan.Result = Ended, reason, s.result
 	s, actions := s.write()
 	return s, append(actions, End{})
 }

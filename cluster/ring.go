@@ -117,7 +117,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation++
 	s.plan.Last = s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
-	s.done, s.asked, s.giveUp = nil, nil, now.Add(s.job.PauseTimeout)
+	s.done, s.result, s.asked, s.giveUp = nil, "", nil, now.Add(s.job.PauseTimeout)
 	s.settled, s.awaitsState = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
@@ -175,7 +175,7 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0
 	})
-	s.done, s.asked, s.settled = nil, nil, time.Time{}
+	s.done, s.result, s.asked, s.settled = nil, "", nil, time.Time{}
 	s, actions := s.write()
 	return s, append(actions, s.spares()...)
 }
@@ -247,6 +247,9 @@ func without(members []Member, ids ...string) []Member {
 
 // textLimit is the longest text by others in a plan, in bytes. It is stored with the plan.
 const textLimit = 1000
+
+// resultLimit is the longest result of a worker in a plan, in bytes. A longer one is left out.
+const resultLimit = 16 << 10
 
 // clip cuts a text to textLimit.
 func clip(text string) string {

@@ -224,7 +224,7 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		n, err := strconv.Atoi(args[0])
 		return ScaleRequested{n}, err
 	case "done":
-		return Done{args[0], Generation(of)}, nil
+		return Done{ID: args[0], Generation: Generation(of)}, nil
 	case "stop":
 		return StopRequested{strings.Join(args, " ")}, nil
 	case "after":

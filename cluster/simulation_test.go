@@ -148,7 +148,7 @@ func (s *simulation) obey(m Member) {
 		s.unregister(m.ID)
 		s.comeBack(m)
 	case inRing:
-		s.say(m.ID, Done{m.ID, s.stored.Generation})
+		s.say(m.ID, Done{ID: m.ID, Generation: s.stored.Generation})
 	case slices.Contains(s.said[m.ID], Event(Leaving{ID: m.ID})):
 		s.unregister(m.ID)
 	}
@@ -256,7 +256,7 @@ func (s *simulation) report(m Member) {
 			s.say(m.ID, Seated{m.ID, s.stored.Generation})
 		}
 	case n < 3:
-		s.say(m.ID, Done{m.ID, generation})
+		s.say(m.ID, Done{ID: m.ID, Generation: generation})
 	case n < 6:
 		s.say(m.ID, Failed{ID: m.ID, Generation: generation, Text: "cannot", Resync: n == 3})
 	case n == 6 && s.random.IntN(8) == 0:

@@ -174,9 +174,9 @@ type Output interface {
 	// -log softmax(x w^T + b)[target], in nats. x: [N, H], w: [V, H], b: [V] or nil.
 	Forward(x, w, b []float32, targets []int32)
 	// ForwardBackward computes the same sum, and overwrites these with the gradients of scale*sum:
-	// dx: [N, H], dw: [V, H], db: [V] (nil when b is). With the shape's Smoothing e, a row's loss is
-	// (1-e) times that, and e times the mean of -log softmax(x w^T + b) over all tokens (Szegedy et
-	// al. 2016, arXiv:1512.00567, section 7; torch.nn.CrossEntropyLoss's label_smoothing).
+	// dx: [N, H], dw: [V, H], db: [V] (nil when b is). With the shape's Smoothing e, a row's loss
+	// is (1-e) times that, and e times the mean of -log softmax(x w^T + b) over all tokens (Szegedy
+	// et al. 2016, arXiv:1512.00567, section 7; torch.nn.CrossEntropyLoss's label_smoothing).
 	ForwardBackward(x, w, b []float32, targets []int32, scale float32, dx, dw, db []float32)
 	// Sum waits for the device and returns the sum of the last call of the two, or of the last
 	// Replay with one.

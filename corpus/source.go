@@ -126,7 +126,7 @@ func openFile(name string) (source, error) {
 func openError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("corpus %s does not exist: give --corpus a path, a blob URL or %s",
+		return fmt.Errorf("corpus %s does not exist: give a path, a blob URL or %s",
 			name, Opticks)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("corpus %s may not be read by user %d: change its permissions",

@@ -64,7 +64,7 @@ type Progress struct {
 	Epoch           int64   `json:"epoch"`
 	Loss            Number  `json:"loss"` // nats per token
 	EpochLoss       Number  `json:"epoch_loss"`
-	Perplexity      Number  `json:"perplexity"`
+	Perplexity      Number  `json:"perplexity"` // 0: the loss is a mean squared error
 	TokensPerSecond Number  `json:"tokens_per_second"`
 	StepSeconds     Number  `json:"step_seconds"` // moving average
 	SecondsLeft     *Number `json:"seconds_left"` // null: not known
@@ -222,7 +222,7 @@ func (b *Board) step(e telemetry.Step) {
 	}
 	b.curve.add(e.Step, e.Loss, e.TokensPerSecond)
 	const newest = 0.05 // its share in the moving average
-	seconds := Number(float64(b.run.TokensPerStep) / e.TokensPerSecond)
+	seconds := Number(e.Tokens / e.TokensPerSecond)
 	if !(seconds > 0) || math.IsInf(float64(seconds), 0) {
 		return
 	}

@@ -137,12 +137,12 @@ func TestStateOfARun(t *testing.T) {
 	if s := b.State(); s.Phase != telemetry.PhaseWaiting || s.Progress.SecondsLeft != nil {
 		t.Errorf("of nothing: %+v", s)
 	}
-	b.Begin(telemetry.Run{Number: 1795293174581460705, TokensPerStep: 100})
+	b.Begin(telemetry.Run{Number: 1795293174581460705})
 	b.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c"})
 	b.Show(telemetry.Notice{Text: "old"})
 	c.at = c.at.Add(replayTime)
 	b.Show(telemetry.Step{Step: 5, TotalSteps: 25, Loss: math.NaN(), Perplexity: math.NaN(),
-		TokensPerSecond: 50, Skipped: true})
+		Tokens: 100, TokensPerSecond: 50, Skipped: true})
 	b.Trouble("etcd", "away")
 	c.at = c.at.Add(time.Minute)
 	b.Trouble("etcd", "still away")

@@ -183,14 +183,15 @@ func TestScriptFitsPageAndState(t *testing.T) {
 // equals the served state.
 func TestStreamTellsEverything(t *testing.T) {
 	s := serve(t)
-	s.board.Begin(telemetry.Run{Number: 7, TokensPerStep: 10})
+	s.board.Begin(telemetry.Run{Number: 7})
 	lines := linesOf(s.get("/api/events"))
 	name, page, ok := event(lines)
 	if !ok || name != "state" || string(page["job"]) != `"demo"` {
 		t.Fatalf("the first event is %q of %d members", name, len(page))
 	}
 	for step := int64(1); step <= 3; step++ {
-		s.board.Show(telemetry.Step{Step: step, TotalSteps: 3, Loss: 1, TokensPerSecond: 5})
+		s.board.Show(telemetry.Step{Step: step, TotalSteps: 3, Loss: 1, Tokens: 10,
+			TokensPerSecond: 5})
 		s.board.Show(telemetry.Checkpoint{Step: step, Path: fmt.Sprint("p", step)})
 		name, changes, ok := event(lines)
 		if !ok || name != "change" || changes["samples"] != nil {

@@ -89,9 +89,10 @@ func (k exampleTask) flags(extra ...string) []string {
 	return slices.Concat([]string{"--task", k.name, "--corpus", k.corpus, "--bidirectional",
 		"--embed", "8", "--hidden", "12", "--layers", "2", "--dropout", "0.2", "--dropout-input",
 		"0.1", "--batch", "12", "--steps", "20", "--clip", "0.5", "--clip-scope", "global",
-		"--lr", "0.01", "--lr-schedule", "constant", "--validation-fraction", "0.2", "--eval-every",
-		"10", "--checkpoint-every", "10", "--checkpoint-keep", "0", "--lease-ttl", "2s",
-		"--chunk-timeout", "1s", "--threads", "1"}, k.network, extra)
+		"--lr", "0.01", "--lr-schedule", "constant", "--label-smoothing", "0.05",
+		"--validation-fraction", "0.2", "--eval-every", "10", "--checkpoint-every", "10",
+		"--checkpoint-keep", "0", "--lease-ttl", "2s", "--chunk-timeout", "1s", "--threads", "1"},
+		k.network, extra)
 }
 
 // eachTask runs a test of each task.

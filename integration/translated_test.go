@@ -14,7 +14,8 @@ import (
 func translation(t *testing.T) exampleTask {
 	t.Helper()
 	return exampleTask{"translate", write(t, "numbers.tsv", numbers(115)), []string{"bleu"}, 90,
-		[]string{"--attention", "luong", "--lr", "0.05"}}
+		[]string{"--attention", "luong", "--lr", "0.05", "--teacher-forcing", "0.7",
+			"--teacher-forcing-steps", "5"}}
 }
 
 // digits are words and their translations.
@@ -64,9 +65,12 @@ func TestTranslatedUse(t *testing.T) {
 		if book := wide.number("book_bleu"); !(book >= k.reached && book <= 100.01) {
 			t.Errorf("beam %s: book_bleu %v", beam, book)
 		}
+		if words := wide.number("sacrebleu"); words != wide.number("bleu") { // the same words
+			t.Errorf("beam %s: sacrebleu %v, and bleu %v", beam, words, wide.number("bleu"))
+		}
 	}
 	if code, stdout, _ := run(t, "eval", "--checkpoint", newest, "--corpus", k.corpus); code != 0 ||
-		!hasAll(stdout, []string{"bleu ", "book_bleu ", "loss ", "targets "}) {
+		!hasAll(stdout, []string{"bleu ", "sacrebleu ", "book_bleu ", "loss ", "targets "}) {
 		t.Errorf("exit code %d: %s", code, stdout)
 	}
 	translates(t, newest)
@@ -76,9 +80,9 @@ func TestTranslatedUse(t *testing.T) {
 func translates(t *testing.T, checkpoint string) {
 	t.Helper()
 	for _, beam := range []string{"1", "4"} {
-		code, stdout, stderr := feed(t, "two\r\n\nfour one three\none", "translate", "--checkpoint",
-			checkpoint, "--beam", beam)
-		if code != 0 || stdout != "deux\nquatre un trois\nun\n" {
+		code, stdout, stderr := feed(t, "two\r\n\nfour one three\n \none", "translate",
+			"--checkpoint", checkpoint, "--beam", beam)
+		if code != 0 || stdout != "deux\n\nquatre un trois\n\nun\n" {
 			t.Errorf("beam %s: exit code %d:\n%s%s", beam, code, stdout, stderr)
 		}
 	}

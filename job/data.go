@@ -88,8 +88,21 @@ func openTask(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 type Extent struct {
 	Tokens  int   `json:"vocabulary,omitempty"` // of the vocabulary
 	Outputs int   `json:"outputs,omitempty"`    // what is predicted, unless that is the vocabulary
-	Rows    int64 `json:"rows,omitempty"`       // of all time series
+	Rows    int64 `json:"rows,omitempty"`       // examples, or rows of time series; 0: a text
+	Longest int   `json:"longest,omitempty"`    // tokens of the longest source, target or text
 }
+
+// mostTokens bounds the tokens of an example of a job.
+func (e Extent) mostTokens(spec *rondov1.JobSpec) int {
+	if e.Longest == 0 || spec.EvalCorpus != "" { // not measured
+		return int(spec.MaxLength)
+	}
+	return e.Longest
+}
+
+// exampleBytes is the memory of an example, whose tokens are read from disk: its lengths and its
+// place.
+const exampleBytes = 12
 
 // labelsAssumed is the assumed number of labels of data that cannot be read.
 const labelsAssumed = 256

@@ -144,7 +144,12 @@ func (d *exampleData) Offset(segment int64, lane int) int64 {
 
 // Extent implements Data.
 func (d *exampleData) Extent() Extent {
-	return Extent{Tokens: d.Vocabulary().Len(), Outputs: len(d.Outputs())}
+	e := Extent{Tokens: d.Vocabulary().Len(), Outputs: len(d.Outputs()), Rows: d.set.Len(),
+		Longest: d.set.Longest()}
+	if d.set.TargetVocabulary() != nil {
+		e.Longest = max(e.Longest, d.set.LongestTarget())
+	}
+	return e
 }
 
 // Close releases the token files.

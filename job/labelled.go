@@ -30,10 +30,10 @@ func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.Vocab,
+	return Network{Tensors: c.Layout(), Tokens: c.Vocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			return c.PassSize(on, int(spec.MaxLength), lanes), evaluation
+			return c.PassSize(on, data.mostTokens(spec), lanes), evaluation
 		}}, nil
 }
 
@@ -104,10 +104,7 @@ func evaluateLabels(
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
-	p, err := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
-	if err != nil {
-		return err
-	}
+	p := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
 	defer p.Close()
 	return t.input(p.Lines(ctx, in, t.encode, t.Outputs, each))
 }

@@ -17,6 +17,7 @@ type Estimate struct {
 	Model   int64 // parameters, their gradients and the optimizers' slots
 	Work    int64 // activations, and the workspaces of the device's kernels
 	Copies  int64 // initial weights, lanes' states, snapshots that wait to be written
+	Data    int64 // data that a worker does not read from disk when it needs them
 	Runtime int64 // the program, its threads and its connections
 	// Recovery is the additional memory of a worker that goes on after others were lost: a snapshot
 	// that it reads, or the segments that it computes again for lanes whose states are lost.
@@ -24,7 +25,7 @@ type Estimate struct {
 }
 
 // Steady returns the memory of a worker while no other is lost.
-func (e Estimate) Steady() int64 { return e.Model + e.Work + e.Copies + e.Runtime }
+func (e Estimate) Steady() int64 { return e.Model + e.Work + e.Copies + e.Data + e.Runtime }
 
 // Total returns the largest memory that a worker may need.
 func (e Estimate) Total() int64 { return e.Steady() + e.Recovery }
@@ -63,6 +64,7 @@ func Memory(spec *rondov1.JobSpec, data Extent, workers int) (Estimate, error) {
 		Model:    kept,
 		Work:     work.Total(),
 		Copies:   s.parameters + 3*s.states, // two states of each lane, and one for a save
+		Data:     s.network.data,
 		Runtime:  runtimeBytes + tokenBytes*int64(data.Tokens),
 		Recovery: max(s.snapshot, evaluation.Total()),
 	}

@@ -47,7 +47,7 @@ func BesideGPU(spec *rondov1.JobSpec, data Extent) (int64, error) {
 	if jobspec.KeepsModel(spec) {
 		copies += 2 // one is written, one waits
 	}
-	bytes := s.parameters + 3*s.states + copies*s.snapshot + runtimeBytes +
+	bytes := s.network.data + s.parameters + 3*s.states + copies*s.snapshot + runtimeBytes +
 		tokenBytes*int64(data.Tokens)
 	return bytes + bytes/spareShare + driverBytes, nil
 }

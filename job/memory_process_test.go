@@ -78,6 +78,17 @@ func manyWords(t *testing.T, n int) string {
 	return path
 }
 
+// manyRows is a time series of 8 columns with so many rows.
+func manyRows(t *testing.T, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rows.csv")
+	rows := strings.Repeat("1,2,3,4,5,6,7,8\n8,7,6,5,4,3,2,1\n", n/2)
+	if err := os.WriteFile(path, []byte(rows), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestMemoryAgainstWorkers holds the estimate against the peak of real worker processes: never
 // less, and at most half as much again and 64 MiB more.
 func TestMemoryAgainstWorkers(t *testing.T) {
@@ -99,6 +110,10 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 		},
 		"long":      func(s *rondov1.JobSpec) { s.Bptt, s.Steps = 1500, 3 },
 		"recompute": func(s *rondov1.JobSpec) { s.Bptt, s.Recompute, s.Steps = 1500, 100, 3 },
+		"series": func(s *rondov1.JobSpec) {
+			s.Task, s.Corpus, s.Steps, s.Clip = "regress", manyRows(t, 1<<20), 3, 1
+			s.SampleTokens = jobspec.Default().SampleTokens // samples are of texts
+		},
 		"adam, saved": func(s *rondov1.JobSpec) {
 			s.Hidden, s.Optimizer, s.Lr, s.Steps = 800, "adam", 0.001, 8
 			s.CheckpointDir, s.CheckpointEvery = t.TempDir(), 2
@@ -110,8 +125,8 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 			spec.Workers, spec.Threads, spec.SampleTokens = 2, 1, 8
 			spec.CheckpointDir = jobspec.NoCheckpoints
 			change(spec)
-			vocabulary, all := train(t, spec)
-			estimate, err := job.Memory(spec, job.Extent{Tokens: vocabulary}, 2)
+			data, all := train(t, spec)
+			estimate, err := job.Memory(spec, data, 2)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -128,8 +143,8 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 	}
 }
 
-// train runs the job on two workers, and returns the size of its vocabulary and their peaks.
-func train(t *testing.T, spec *rondov1.JobSpec) (vocabulary int, all []int64) {
+// train runs the job on two workers, and returns the extent of its data and their peaks.
+func train(t *testing.T, spec *rondov1.JobSpec) (data job.Extent, all []int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
@@ -140,10 +155,9 @@ func train(t *testing.T, spec *rondov1.JobSpec) (vocabulary int, all []int64) {
 	if _, err := run.Train(ctx); err != nil {
 		t.Fatal(err)
 	}
-	text, err := job.OpenCorpus(ctx, spec, nil)
+	data, err := job.Measure(ctx, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = text.Close() }()
-	return text.Vocabulary().Len(), peaks(t, folder)
+	return data, peaks(t, folder)
 }

@@ -13,12 +13,10 @@ import (
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
 	"rondo/corpus"
-	"rondo/corpus/examples"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task"
 	"rondo/telemetry"
 	"rondo/train"
 )
@@ -135,9 +133,8 @@ func LoadTrained(
 		return nil, app.Usagef("checkpoint %s is of --task %s, and one of --task %s is needed: "+
 			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
-	if n := spec.MaxLength; !task.Segments(spec.Task) && (n < 1 || n > examples.MaxLength) {
-		return nil, fmt.Errorf("manifest.json in %s: --max-length %d is not in [1, %d]", c.Path, n,
-			examples.MaxLength)
+	if err := jobspec.ValidateFields(spec); err != nil {
+		return nil, fmt.Errorf("manifest.json in %s: %v", c.Path, err)
 	}
 	if err := use.apply(spec); err != nil {
 		return nil, err
@@ -154,6 +151,9 @@ func LoadTrained(
 		Step: c.Step, Why: why, Metrics: c.Metrics}
 	network, err := NetworkOf(spec, Extent{Tokens: vocabulary.Len(), Outputs: len(c.Outputs)})
 	if err == nil {
+		err = matches(ctx, c, network)
+	}
+	if err == nil {
 		t.weights, err = network.make(device)
 	}
 	if err != nil {
@@ -165,6 +165,26 @@ func LoadTrained(
 		return nil, err
 	}
 	return t, nil
+}
+
+// matches checks the network of a manifest against the tensors in the file of parameters, before
+// the network takes memory.
+func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) error {
+	infos, err := c.Tensors(ctx, ModelFile)
+	if err != nil {
+		return err
+	}
+	shapes := make(map[string][]int, len(infos))
+	for _, info := range infos {
+		shapes[info.Name] = info.Shape
+	}
+	for _, t := range network.Tensors {
+		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
+			return fmt.Errorf("its network has a tensor %q %v, and %s has %v", t.Name, t.Shape,
+				ModelFile, shape)
+		}
+	}
+	return nil
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.

@@ -206,8 +206,9 @@ func backward(
 }
 
 // labelledOn returns each batch's gradients, the losses and, if pooled, the logits.
-func labelledOn(t *testing.T, c model.LabellerConfig, dev compute.Device, batches []model.Examples) (
-	all [][]float32) {
+func labelledOn(
+	t *testing.T, c model.LabellerConfig, dev compute.Device, batches []model.Examples,
+) (all [][]float32) {
 	t.Helper()
 	l, err := model.NewLabeller(c, dev)
 	if err != nil {

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"rondo/checkpoint"
 	"rondo/checkpoint/bucket"
@@ -111,6 +114,37 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	}
 }
 
+// TestHostileManifest: a manifest's claims are checked against the flags' bounds and against the file
+// of parameters before they cost memory.
+func TestHostileManifest(t *testing.T) {
+	for want, claim := range map[string]func(*rondov1.JobSpec){
+		"has [3 8]":                func(s *rondov1.JobSpec) { s.Hidden = 60000 },
+		"rnn.weight_ih_l1":         func(s *rondov1.JobSpec) { s.Layers = 2 },
+		"its network has a tensor": func(s *rondov1.JobSpec) { s.Cell = "rnn" },
+		"--bptt 0":                 func(s *rondov1.JobSpec) { s.Bptt = 0 },
+		"--batch -1":               func(s *rondov1.JobSpec) { s.Batch = -1 },
+		"--hidden":                 func(s *rondov1.JobSpec) { s.Hidden = math.MaxInt64 },
+		"--precision":              func(s *rondov1.JobSpec) { s.Precision = "fp4" },
+	} {
+		folder, spec := t.TempDir(), jobspec.Textbook()
+		spec.Hidden = 8
+		_ = saveUntrained(t, folder, spec, []string{"<unk>", "a", "b"}, claim).Close()
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		trained, err := LoadTrained(t.Context(), folder, Use{Device: "cpu"}, task.LM)
+		runtime.ReadMemStats(&after)
+		if err == nil {
+			trained.Close()
+		}
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		if took := after.TotalAlloc - before.TotalAlloc; took > 64<<20 {
+			t.Errorf("%s: %d MiB", want, took>>20)
+		}
+	}
+}
+
 // A manifest without a task is of the language model. A checkpoint of another task is refused in a
 // line that names both.
 func TestTaskOfACheckpoint(t *testing.T) {
@@ -172,9 +206,10 @@ func without(t *testing.T, spec json.RawMessage, names ...string) json.RawMessag
 	return text
 }
 
-// saveUntrained saves a checkpoint of a job's model as it begins.
-func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
-	vocabulary []string) *checkpoint.Store {
+// saveUntrained saves a checkpoint of a job's model as it begins. Claims change what the manifest
+// says of the job, and not the model.
+func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec, vocabulary []string,
+	claims ...func(*rondov1.JobSpec)) *checkpoint.Store {
 	t.Helper()
 	store, err := checkpoint.Open(t.Context(), folder,
 		checkpoint.Config{Job: "job", Identity: "identity", OpenBucket: bucket.Open})
@@ -195,7 +230,11 @@ func saveUntrained(t *testing.T, folder string, spec *rondov1.JobSpec,
 		t.Fatal(err)
 	}
 	defer m.Close()
-	text, err := SpecText(spec)
+	claimed := proto.CloneOf(spec)
+	for _, claim := range claims {
+		claim(claimed)
+	}
+	text, err := SpecText(claimed)
 	if err != nil {
 		t.Fatal(err)
 	}

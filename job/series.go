@@ -150,6 +150,10 @@ func (d *Series) Extent() Extent {
 	return e
 }
 
+// numberBytes is the host memory of a number of a series: 8, and what was garbage while the file
+// was read.
+const numberBytes = 8 + 24
+
 // seriesNetwork is the network of the task regress.
 func seriesNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	c, err := seriesConfig(spec, data.Tokens, data.Outputs)
@@ -157,7 +161,13 @@ func seriesNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 		return Network{}, err
 	}
 	n := networkOfSegments(spec, c)
-	n.Tokens = data.Tokens
+	inputs, targets := data.Rows*int64(c.Inputs), data.Rows*int64(c.Vocab)
+	passes := n.size
+	n.Tokens, n.data = data.Tokens, numberBytes*inputs+4*targets
+	n.size = func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
+		work, evaluation = passes(on, lanes)
+		return work.And(on.TensorSize(int(inputs))).And(on.TensorSize(int(targets))), evaluation
+	}
 	return n, nil
 }
 
@@ -271,8 +281,7 @@ func evaluateSeries(
 	if err != nil {
 		return e, err
 	}
-	e = telemetry.Eval{Step: t.Step, Tokens: errs.Rows, Loss: errs.Loss,
-		Perplexity: telemetry.Perplexity(errs.Loss), BitsPerToken: errs.Loss / math.Ln2}
+	e = telemetry.Eval{Step: t.Step, Tokens: errs.Rows, Loss: errs.Loss}
 	for i, k := range errs.Steps {
 		name := "mse"
 		if k > 1 {

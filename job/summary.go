@@ -47,7 +47,10 @@ func Metrics(
 		metrics[metricValidationTokens] = float64(evaluation)
 	}
 	if loss := progress.EpochLoss(); !math.IsNaN(loss) {
-		metrics[metricEpochLoss], metrics[metricEpochPerplexity] = loss, math.Exp(loss)
+		metrics[metricEpochLoss] = loss
+		if !task.SquaredError(spec.Task) {
+			metrics[metricEpochPerplexity] = math.Exp(loss)
+		}
 	}
 	if v := progress.Validation; v.Step == progress.Step && v.Step > 0 {
 		metrics[checkpoint.ValidationLoss] = v.Loss

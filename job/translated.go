@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 
+	"google.golang.org/protobuf/proto"
+
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/internal/app"
@@ -29,10 +31,10 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab,
+	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			most := int(spec.MaxLength) + 1 // with an end
+			most := data.mostTokens(spec) + 1 // with an end
 			evaluation = c.DecoderSize(on, most, lanes)
 			return c.PassSize(on, most, most, lanes).And(evaluation), evaluation
 		}}, nil
@@ -50,7 +52,8 @@ func (d translated) NewTask(device compute.Device, tail int, ledger Ledger) (*Ta
 		return nil, err
 	}
 	t, err := translate.New(m, translate.Config{Training: d.training, Evaluation: d.evaluation,
-		EvalData: d.EvalData(), Ledger: ledger})
+		EvalData: d.EvalData(), Ledger: ledger, Sampling: translate.Sampling{
+			Own: 1 - d.spec.TeacherForcing, Steps: d.spec.TeacherForcingSteps, Seed: d.spec.Seed}})
 	if err != nil {
 		m.Close()
 		return nil, err
@@ -107,7 +110,8 @@ type Translation struct {
 // translatedTogether bounds the hypotheses that are computed at once, unless the beam is wider.
 const translatedTogether = 64
 
-// Translate translates the lines of standard input.
+// Translate translates the lines of standard input. A line without a token has an empty
+// translation.
 func (t *Trained) Translate(
 	ctx context.Context, in io.Reader, how Search, each func(Translation) error,
 ) error {
@@ -121,15 +125,26 @@ func (t *Trained) Translate(
 	if err != nil {
 		return err
 	}
-	reader := lines.Reader{Encode: t.encode, Most: int(t.Spec.MaxLength), Together: together}
+	reader := lines.Reader{Encode: t.encode, Most: int(t.Spec.MaxLength), Together: together,
+		Blank: true}
 	return t.input(reader.Read(ctx, in, func(texts []string, tokens [][]int32) error {
-		found, err := s.Translate(ctx, tokens)
+		var sources [][]int32
+		for _, source := range tokens {
+			if len(source) > 0 {
+				sources = append(sources, source)
+			}
+		}
+		found, err := s.Translate(ctx, sources)
 		if err != nil {
 			return err
 		}
-		for i, h := range found {
-			text := target.Decode(corpus.Unit(t.Spec.Tokenizer), h.Tokens)
-			if err := each(Translation{texts[i], text, h.LogProbability}); err != nil {
+		for i, text := range texts {
+			line := Translation{Text: text} // without a token there is nothing to translate
+			if len(tokens[i]) > 0 {
+				line.Translation = target.Decode(corpus.Unit(t.Spec.Tokenizer), found[0].Tokens)
+				line.LogProbability, found = found[0].LogProbability, found[1:]
+			}
+			if err := each(line); err != nil {
 				return err
 			}
 		}
@@ -146,12 +161,20 @@ func evaluateTranslations(
 		return e, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
+	every := proto.CloneOf(t.Spec)
+	every.MinFrequency = 0
+	whole, err := OpenExamples(ctx, every, source, t.Vocabulary, nil)
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, whole.Close()) }()
 	s, err := t.searcher(how, max(1, translatedTogether/max(1, how.Beam)))
 	if err != nil {
 		return e, err
 	}
 	defer s.Close()
-	score, metrics, err := translate.Measure(ctx, t.weights.(*model.Translator), set, s)
+	score, metrics, err := translate.Measure(ctx, t.weights.(*model.Translator), set, whole,
+		corpus.Unit(t.Spec.Tokenizer), s)
 	if err != nil {
 		return e, err
 	}

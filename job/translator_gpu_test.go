@@ -20,7 +20,8 @@ func TestTranslatorOnGPU(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: 7, TargetVocab: 9,
 				Embed: 6, Hidden: 16, Layers: 2, Bidirectional: true, Dropout: 0.3,
-				DropoutInput: 0.2, Attention: model.AttentionKind(kind), Seed: 7}
+				DropoutInput: 0.2, LabelSmoothing: 0.1, Attention: model.AttentionKind(kind),
+				Seed: 7}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Pairs, 3)
 			for i := range batches {

@@ -11,6 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"rondo/job/jobspec"
 )
 
 func TestEtcdServesOnAFreePort(t *testing.T) {
@@ -33,6 +35,19 @@ func TestEtcdServesOnAFreePort(t *testing.T) {
 	got, err := client.Get(ctx, "key")
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+// TestInterruptedBeforeTheJob: an interrupt before anything runs is told as that.
+func TestInterruptedBeforeTheJob(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	spec := jobspec.Textbook()
+	spec.CheckpointDir = jobspec.NoCheckpoints
+	_, err := Run{Spec: spec, LocalWorkers: -1, Log: func(string) {}}.Train(ctx)
+	if err == nil || err.Error() != "interrupted before the job began" {
+		t.Errorf("%v", err)
 	}
 }
 

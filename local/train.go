@@ -48,6 +48,12 @@ type Run struct {
 // Train runs the job to its end. When ctx ends it stops all workers at the same step and waits
 // for their checkpoint. It returns the job's last event.
 func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
+	begun := false
+	defer func() {
+		if err != nil && !begun && ctx.Err() != nil {
+			err = errors.New("interrupted before the job began")
+		}
+	}()
 	if err := r.complete(); err != nil {
 		return outcome, err
 	}
@@ -88,6 +94,7 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	var closePage func()
 	r.page, closePage = r.openPage(ctx, store)
 	defer closePage()
+	begun = true
 	return r.supervise(ctx, where, store)
 }
 

@@ -99,7 +99,18 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 // Step reads previous, [B]: the last token of each hypothesis. It copies the next one's log
 // probabilities to next, host memory, [B, V]. Hypothesis b continues from[b], one of those of the
 // Step or Encode before; nil: each continues itself.
-func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
+func (d *Decoder) Step(previous, from []int32, next []float32) error {
+	if err := d.Logits(previous, from, next); err != nil {
+		return err
+	}
+	for V := len(next) / len(d.identity); len(next) > 0; next = next[V:] {
+		logSoftmax(next[:V])
+	}
+	return nil
+}
+
+// Logits is Step, but for what it copies: logits.
+func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 	t, V, B := d.translator, d.translator.config.TargetVocab, len(d.identity)
 	if from == nil {
 		from = d.identity
@@ -130,9 +141,6 @@ func (d *Decoder) Step(previous, from []int32, next []float32) (err error) {
 	t.dev.Gemm(false, true, B, V, len(x)/B, 1, x, t.view(outputWeight, t.params), 0, d.logits)
 	t.dev.AddBias(d.logits, t.view(outputBias, t.params))
 	t.dev.Download(next, d.logits)
-	for b := range B {
-		logSoftmax(next[b*V:][:V])
-	}
 	return nil
 }
 

@@ -52,7 +52,8 @@ func checkPassFinishes(t *testing.T, n exampleNetwork, run func(Hooks) (float64,
 // checkPassHooks stages the gradients of a pass, queues work behind it, and ends it before its
 // backward pass.
 func checkPassHooks(
-	t *testing.T, n exampleNetwork, run func(Hooks) (float64, error), staged func() []compute.Staged,
+	t *testing.T, n exampleNetwork, run func(Hooks) (float64, error),
+	staged func() []compute.Staged,
 ) {
 	t.Helper()
 	dev := n.Device().(*devicetest.Stager)

@@ -158,7 +158,7 @@ func (w *worker) say(events ...*rondov1.Event) {
 
 func step(generation uint64, n int64) *rondov1.Event {
 	return &rondov1.Event{Kind: &rondov1.Event_Step{Step: &rondov1.StepEvent{Step: n,
-		TotalSteps: 20, Epoch: 1, Loss: 2, TokensPerSecond: 600, WorldSize: 2,
+		TotalSteps: 20, Epoch: 1, Loss: 2, Tokens: 60, TokensPerSecond: 600, WorldSize: 2,
 		Generation: generation}}}
 }
 

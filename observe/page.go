@@ -97,5 +97,5 @@ func (p *Page) look(ctx context.Context, store cluster.Viewer) {
 
 // runOf returns a run for an audience.
 func runOf(spec *rondov1.JobSpec) telemetry.Run {
-	return telemetry.Run{Number: spec.Submitted, TokensPerStep: spec.Batch * spec.Bptt}
+	return telemetry.Run{Number: spec.Submitted}
 }

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// spendLimit bounds one call of Config.Spend.
+// spendLimit bounds one call of Config.Spend or Config.Fire.
 const spendLimit = 5 * time.Second
 
 // Config is what an Actor needs from its process.
@@ -26,6 +26,10 @@ type Config struct {
 	// at a random occurrence, so that a new process need not try all spent ones. On an error there
 	// is no fault.
 	Spend func(ctx context.Context, rule, occurrence int) (bool, error)
+	// Fire records that a rule has fired in the job. It returns true on its first call for the
+	// rule in any process. It is called before a rule's first fault in this process, and by
+	// Unfired. Nil: there is one process.
+	Fire func(ctx context.Context, rule int) (bool, error)
 	// Log receives one line before each fault. For a rule that fires at every match it receives
 	// only the first. Nil discards the lines.
 	Log func(line string)
@@ -79,6 +83,7 @@ type Actor struct {
 	first      []int          // by rule: the occurrence that this process claims first
 	spent      []int          // by rule: occurrences known to be spent, from first on
 	logged     []bool         // by rule: whether its one-time line was logged
+	fired      []bool         // by rule: in this process
 	sent       map[Phase]uint // ringPhases sent in this step
 }
 
@@ -98,7 +103,8 @@ func New(plan Plan, cfg Config) (*Actor, error) {
 		cfg.Stop = stopSelf
 	}
 	a := &Actor{plan: plan, cfg: cfg, rank: -1, first: make([]int, len(plan)),
-		spent: make([]int, len(plan)), logged: make([]bool, len(plan)), sent: map[Phase]uint{}}
+		spent: make([]int, len(plan)), logged: make([]bool, len(plan)),
+		fired: make([]bool, len(plan)), sent: map[Phase]uint{}}
 	for i, r := range plan {
 		if r.Times > 0 {
 			a.first[i] = rand.IntN(r.Times)
@@ -305,9 +311,46 @@ func (a *Actor) fires(
 	if r.Times > 0 && !a.take(ctx, i) {
 		return false
 	}
+	a.markFired(ctx, i)
 	a.logFault(i, fmt.Sprintf("rehearsal: %s rank %d at step %d, phase %s", strings.TrimSpace(
 		fmt.Sprintf("%s %s", r.Verb, r.duration())), rank, step, phase))
 	return true
+}
+
+// markFired records that rule i has fired.
+func (a *Actor) markFired(ctx context.Context, i int) {
+	a.mu.Lock()
+	before := a.fired[i]
+	a.fired[i] = true
+	a.mu.Unlock()
+	if !before && a.cfg.Fire != nil {
+		ctx, cancel := context.WithTimeout(ctx, spendLimit)
+		defer cancel()
+		_, _ = a.cfg.Fire(ctx, i) // on an error Unfired may name the rule
+	}
+}
+
+// Unfired returns the rules that have fired in no process of the job. Call it once, at the end. It
+// leaves out a rule if Fire fails.
+func (a *Actor) Unfired(ctx context.Context) (rules Plan) {
+	ctx, cancel := context.WithTimeout(ctx, spendLimit)
+	defer cancel()
+	for i, r := range a.plan {
+		a.mu.Lock()
+		fired := a.fired[i]
+		a.mu.Unlock()
+		if fired {
+			continue
+		}
+		if a.cfg.Fire != nil {
+			first, err := a.cfg.Fire(ctx, i)
+			fired = err != nil || !first
+		}
+		if !fired {
+			rules = append(rules, r)
+		}
+	}
+	return rules
 }
 
 // logFault logs a fault. For a rule that fires at every match it logs only the first: the user

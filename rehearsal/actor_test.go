@@ -18,6 +18,7 @@ type job struct {
 	mu    sync.Mutex
 	spent map[[2]int]bool
 	asked int
+	fired map[int]bool
 	err   error
 }
 
@@ -33,6 +34,17 @@ func (j *job) spend(_ context.Context, rule, occurrence int) (bool, error) {
 	}
 	j.spent[[2]int{rule, occurrence}] = true
 	return true, nil
+}
+
+func (j *job) fire(_ context.Context, rule int) (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	first := !j.fired[rule]
+	if j.fired == nil {
+		j.fired = map[int]bool{}
+	}
+	j.fired[rule] = true
+	return first, j.err
 }
 
 // process is an Actor that records its faults instead of carrying them out.
@@ -53,6 +65,7 @@ func (j *job) start(t *testing.T, order string) *process {
 	p := &process{}
 	p.Actor, err = New(plan, Config{
 		Spend: j.spend,
+		Fire:  j.fire,
 		Log: func(line string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -225,6 +238,29 @@ func TestTimes(t *testing.T) {
 		if j.asked > 3*times {
 			t.Errorf("times=%d: asked %d times", times, j.asked)
 		}
+	}
+}
+
+// TestUnfired: at the end one process knows which rules have fired in no process.
+func TestUnfired(t *testing.T) {
+	const order = "delay rank=0 step=1 for=1ms; delay rank=1 step=2 for=1ms times=0; " +
+		"kill rank=2; nan rank=0 step=9"
+	var j job
+	var last *process
+	for rank := range 2 {
+		last = j.start(t, order)
+		last.SetRing(1, rank)
+		for step := int64(1); step <= 3; step++ {
+			check(t, last.At(t.Context(), "load", step))
+			last.Spoil(t.Context(), step)
+		}
+	}
+	if got := last.Unfired(t.Context()).String(); got != "kill rank=2; nan rank=0 step=9" {
+		t.Errorf("unfired: %s", got)
+	}
+	j.err = errors.New("no store")
+	if got := last.Unfired(t.Context()); got != nil {
+		t.Errorf("without a store: %v", got)
 	}
 }
 

@@ -18,6 +18,10 @@ const (
 // read whole examples.
 func Segments(name string) bool { return name == LM || name == Regress }
 
+// SquaredError reports whether a task's loss is a mean squared error. The others' are mean
+// cross-entropies, which have a perplexity.
+func SquaredError(name string) bool { return name == Regress }
+
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
 	return []string{

@@ -75,8 +75,8 @@ func (v *BarView) Close() error {
 }
 
 func (s *barState) text(now time.Time) string {
-	return fmt.Sprintf(" step %d/%d epoch %d loss %.3f ppl %.2f %s tok/s eta %s ring %d",
-		s.step.Step, s.step.TotalSteps, s.step.Epoch, s.step.Loss, s.step.Perplexity,
+	return fmt.Sprintf(" step %d/%d epoch %d loss %.3f%s %s tok/s eta %s ring %d", s.step.Step,
+		s.step.TotalSteps, s.step.Epoch, s.step.Loss, perplexity(" ppl %.2f", s.step.Perplexity),
 		thousands(s.step.TokensPerSecond), s.eta(now), s.step.WorldSize)
 }
 

@@ -14,7 +14,8 @@ import (
 )
 
 // An Event is something that happened in a job. In its JSON the first member, "event", is its name.
-// Losses are in nats per token; perplexity is exp(loss).
+// Losses are in nats per token, and perplexity is exp(loss); or they are mean squared errors, and
+// there is no perplexity.
 type Event interface {
 	// name returns the value of the member "event".
 	name() string
@@ -54,7 +55,8 @@ type Step struct {
 	Step            int64   `json:"step"`
 	Epoch           int64   `json:"epoch"`
 	Loss            float64 `json:"loss"`
-	Perplexity      float64 `json:"perplexity"`
+	Perplexity      float64 `json:"perplexity,omitempty"`
+	Tokens          float64 `json:"tokens"` // of all ranks; in a round the mean of its steps
 	TokensPerSecond float64 `json:"tokens_per_second"`
 	WorldSize       int64   `json:"world_size"`
 	Generation      uint64  `json:"generation"`
@@ -94,8 +96,8 @@ type Metric struct {
 type Eval struct {
 	Step             int64   `json:"step"`
 	Loss             float64 `json:"loss"`
-	Perplexity       float64 `json:"perplexity"`
-	BitsPerToken     float64 `json:"bits_per_token"`
+	Perplexity       float64 `json:"perplexity,omitempty"`
+	BitsPerToken     float64 `json:"bits_per_token,omitempty"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
 	Tokens           int64   `json:"tokens"` // targets
 	// Confusion[i][j] is the number of targets with label i that were predicted as label j. Nil:
@@ -111,7 +113,7 @@ type Done struct {
 	Step            int64   `json:"step"`
 	Epoch           int64   `json:"epoch"`
 	Loss            float64 `json:"loss"`
-	Perplexity      float64 `json:"perplexity"`
+	Perplexity      float64 `json:"perplexity,omitempty"`
 	TokensPerSecond float64 `json:"tokens_per_second"`
 	Checkpoint      string  `json:"checkpoint"`
 	Stopped         bool    `json:"stopped"`
@@ -180,8 +182,9 @@ func (e Generation) line() string {
 }
 
 func (e Step) line() string {
-	text := fmt.Sprintf("step %d/%d  epoch %d  loss %.4f  perplexity %.3f  %s tokens/s",
-		e.Step, e.TotalSteps, e.Epoch, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
+	text := fmt.Sprintf("step %d/%d  epoch %d  loss %.4f%s  %s tokens/s", e.Step, e.TotalSteps,
+		e.Epoch, e.Loss, perplexity("  perplexity %.3f", e.Perplexity),
+		thousands(e.TokensPerSecond))
 	if e.Skipped {
 		text += "  skipped: not finite"
 	}
@@ -227,8 +230,8 @@ func (e Done) line() string {
 	if e.Reason != "" && e.Reason != how {
 		why = " (" + strings.TrimPrefix(e.Reason, "stopped: ") + ")"
 	}
-	text := fmt.Sprintf("%s after step %d%s: loss %.4f, perplexity %.3f, %s tokens/s",
-		how, e.Step, why, e.Loss, e.Perplexity, thousands(e.TokensPerSecond))
+	text := fmt.Sprintf("%s after step %d%s: loss %.4f%s, %s tokens/s", how, e.Step, why, e.Loss,
+		perplexity(", perplexity %.3f", e.Perplexity), thousands(e.TokensPerSecond))
 	if e.NonfiniteSteps > 0 {
 		text += fmt.Sprintf(", %d steps skipped as not finite", e.NonfiniteSteps)
 	}
@@ -371,6 +374,14 @@ func (v *PlainView) Close() error { return nil }
 
 // Perplexity is exp(loss), loss in nats per token.
 func Perplexity(loss float64) float64 { return math.Exp(loss) }
+
+// perplexity formats a perplexity; 0: there is none.
+func perplexity(format string, value float64) string {
+	if value == 0 {
+		return ""
+	}
+	return fmt.Sprintf(format, value)
+}
 
 // thousands formats a rate with commas: 1,234,567.
 func thousands(v float64) string {

@@ -45,15 +45,15 @@ func logged(t *testing.T, format string) []string {
 func TestLogViewAsText(t *testing.T) {
 	want := []string{
 		`level=INFO msg="ring of 2, generation 1, after step 0: a start"`,
-		`level=INFO msg="step 1/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ring=2`,
+		`level=INFO msg="step 1/6  epoch 0  loss 2.3142  50,123 tokens/s" ring=2`,
 		`level=INFO msg="evaluation at step 2: loss 1.5000, perplexity 0.000, 0.000 bits/token, ` +
 			`0 tokens"`,
 		`level=INFO msg="checkpoint of step 2: runs/2"`,
 		`level=INFO msg="sample at step 2:\nlight\nwhile\n"`,
 		`level=INFO msg="a notice"`,
-		`level=INFO msg="step 5/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ` +
+		`level=INFO msg="step 5/6  epoch 0  loss 2.3142  50,123 tokens/s" ` +
 			`ring=2 validation_loss=1.5`,
-		`level=INFO msg="step 6/6  epoch 0  loss 2.3142  perplexity 0.000  50,123 tokens/s" ` +
+		`level=INFO msg="step 6/6  epoch 0  loss 2.3142  50,123 tokens/s" ` +
 			`ring=2 validation_loss=1.5`,
 		`level=INFO msg="done after step 6 (--steps 6 reached): loss 2.0000, perplexity 7.400, ` +
 			`50,123 tokens/s; checkpoint: runs/6"`,

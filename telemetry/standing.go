@@ -2,8 +2,7 @@ package telemetry
 
 // Run identifies one training run of a job.
 type Run struct {
-	Number        int64 // grows with each run of the same job name
-	TokensPerStep int64 // tokens that all ranks together read in one step
+	Number int64 // grows with each run of the same job name
 }
 
 // The phases of a job.

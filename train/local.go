@@ -12,8 +12,8 @@ import (
 type Outer string
 
 // The outer rules. x are the parameters at the round's start, y_r those of rank r at its end, and
-// w_r is rank r's share of the lanes. d = sum_r w_r (x - y_r) is the outer gradient. a is
-// Local.Rate, mu is Local.Momentum.
+// w_r is rank r's share of the round's targets. d = sum_r w_r (x - y_r) is the outer gradient.
+// a is Local.Rate, mu is Local.Momentum.
 const (
 	// OuterAverage is x - d, the mean of the y_r: local SGD (Stich 2019, arXiv:1805.09767), or
 	// federated averaging (McMahan et al. 2017, arXiv:1602.05629).

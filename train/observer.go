@@ -30,8 +30,9 @@ type StepReport struct {
 	LearningRate float64
 	// GradientNorm is the L2 norm before clipping. If each rank clips its own gradient
 	// (ScopeWorker), or each group's (ScopeGroup), it is the mean of their norms, weighted by their
-	// targets; in a round by their lanes.
+	// targets.
 	GradientNorm    float64
+	Tokens          float64 // of all ranks in the step; in a round the mean of its steps
 	TokensPerSecond float64 // of all ranks, over this rank's step time; 0 if that time is 0
 	// Skipped: the loss or the gradient was not finite on some rank. No rank updated its
 	// parameters, and the loss does not count.

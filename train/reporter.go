@@ -57,15 +57,19 @@ func (r *reporter) reportSkipped(ranks int) error {
 	return nil
 }
 
-// speed returns the tokens per second of the steps [from, to), and adds it to the histogram.
-func (r *reporter) speed(took time.Duration, from, to int64) float64 {
+// tokens returns the tokens that all ranks read in the steps [from, to).
+func (r *reporter) tokens(from, to int64) (tokens int64) {
+	for segment := r.position(from); segment < r.position(to); segment++ {
+		tokens += r.task.Tokens(segment, r.whole())
+	}
+	return tokens
+}
+
+// speed returns the tokens per second of a step, and adds it to the histogram.
+func (r *reporter) speed(took time.Duration, tokens int64) float64 {
 	seconds := took.Seconds()
 	if seconds <= 0 {
 		return 0
-	}
-	var tokens int64
-	for segment := r.position(from); segment < r.position(to); segment++ {
-		tokens += r.task.Tokens(segment, r.whole())
 	}
 	rate := float64(tokens) / seconds
 	r.rates.add(rate)

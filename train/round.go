@@ -14,6 +14,7 @@ import (
 type round struct {
 	*batch
 	start [][]float32 // the tensors at the round's start, device memory
+	share float64     // this rank's weight in a mean over the ranks: see weigh
 }
 
 func (*round) name() string { return "round up to step" }
@@ -49,7 +50,7 @@ func (r *round) compute(
 	if r.ring.Peers != nil {
 		began := r.cfg.Now()
 		for _, slot := range r.ownTensors()[1:] {
-			r.dev.Scale(slot, float32(r.laneShare()))
+			r.dev.Scale(slot, float32(r.share))
 			if err := r.sumTensor(ctx, slot); err != nil {
 				return tally{}, fmt.Errorf("averaging what --optimizer keeps: %w", err)
 			}
@@ -60,7 +61,7 @@ func (r *round) compute(
 	r.copyWithin(r.grads, r.task.Params())
 	r.dev.Scale(r.grads, -1)
 	r.dev.Add(r.grads, r.start[0])
-	r.dev.Scale(r.grads, float32(r.laneShare()))
+	r.dev.Scale(r.grads, float32(r.share))
 	if own.nonfinite > 0 || !isFinite(r.dev.SumSquares(r.grads)) {
 		own = tally{nonfinite: 1, stop: own.stop, regroup: own.regroup}
 		r.zeroGradient()
@@ -68,9 +69,6 @@ func (r *round) compute(
 	r.laps.end("outer gradient")
 	return own, nil
 }
-
-// laneShare is this rank's weight in a mean over the ranks' parameters.
-func (r *round) laneShare() float64 { return float64(r.count) / float64(r.cfg.Lanes) }
 
 // averagesAlone reports whether this rank's parameters are already the next round's.
 func (r *round) averagesAlone() bool {
@@ -83,6 +81,7 @@ func (r *round) stepsAlone(
 	ctx context.Context, end int64, after *agree.Entry,
 ) (sum tally, err error) {
 	from := r.progress.Step
+	r.weigh(from, end)
 	flip := false
 	for index := from; index < end; index++ {
 		r.plan(index)
@@ -95,12 +94,22 @@ func (r *round) stepsAlone(
 		}
 		flip = flip || r.spoil.Flip
 		sum.loss.add(own.loss.value() / float64(end-from))
-		sum.norm.add(r.laneShare() * own.norm.value() / float64(end-from))
+		sum.norm.add(r.share * own.norm.value() / float64(end-from))
 		sum.nonfinite = max(sum.nonfinite, own.nonfinite)
 		sum.stop, sum.regroup = own.stop, own.regroup // the latest request
 	}
 	r.spoil.Flip = flip
 	return sum, nil
+}
+
+// weigh computes this rank's part of the targets of the steps [from, end).
+func (r *round) weigh(from, end int64) {
+	var own, all int64
+	for index := from; index < end; index++ {
+		own += r.targets(index, r.ownLanes())
+		all += r.targets(index, r.whole())
+	}
+	r.share = float64(own) / float64(all)
 }
 
 // ownTensors returns what a rank changes by itself in a round: the parameters and the inner

@@ -64,11 +64,13 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
 	t.roll.Count(compute)
-	speed := t.speed(ended.Sub(began), from, end)
+	tokens := t.tokens(from, end)
+	speed := t.speed(ended.Sub(began), tokens)
 	t.laps.whole(t.unit.name(), end, began, ended, speed)
 	t.observe(StepReport{Loss: loss, LearningRate: rate, GradientNorm: norm, Skipped: skipped,
-		TokensPerSecond: speed, Times: StepTimes{Compute: compute,
-			Exposed: exposed, Waiting: waited(all.slowest, t.exchange.took, exposed)}})
+		Tokens: float64(tokens) / float64(end-from), TokensPerSecond: speed,
+		Times: StepTimes{Compute: compute, Exposed: exposed,
+			Waiting: waited(all.slowest, t.exchange.took, exposed)}})
 	return all.regroup > 0, t.afterCommit(ctx, end, all.nonfinite, skipped)
 }
 

@@ -27,10 +27,42 @@ func TestUnevenTargets(t *testing.T) {
 			j.counts, j.config.Accumulate, j.config.Save = uneven, accumulate, true
 			j.config.Clip.Limit = 0.3
 			alone := j.mustRun(t)
+			for i, s := range alone.steps {
+				want := float64(accumulate * testG * testT) // that textTask reads
+				if s.Tokens != want {
+					t.Errorf("step %d read %v tokens, want %v", i+1, s.Tokens, want)
+				}
+			}
 			for _, j.ranks = range []int{2, 3, 4} {
 				sameJob(t, j.mustRun(t), alone)
 			}
 		})
+	}
+}
+
+// A rank without targets in a round does not move the mean over the ranks: the parameters are those
+// of a rank alone.
+func TestRoundsCountByTargets(t *testing.T) {
+	j := newJob(1)
+	j.config.Steps, j.config.Local = 4, Local{Every: 2, Outer: OuterAverage}
+	j.config.Clip = Clip{Limit: 0.3, By: ByNorm, Scope: ScopeWorker}
+	j.counts = func(segment int64, lane int) int {
+		if lane >= testG/2 {
+			return 0
+		}
+		return uneven(segment, testG-1-lane)
+	}
+	alone := j.mustRun(t)
+	j.ranks = 2
+	o := j.mustRun(t)
+	for i, x := range o.params {
+		if !(math.Abs(float64(x-alone.params[i])) < 1e-5) {
+			t.Fatalf("parameter %d is %v, want %v", i, x, alone.params[i])
+		}
+	}
+	if got, want := o.steps[1].GradientNorm, alone.steps[1].GradientNorm; !(math.Abs(got-want) <
+		1e-5) {
+		t.Errorf("the norm is %v, want %v", got, want)
 	}
 }
 

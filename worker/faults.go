@@ -37,6 +37,9 @@ func (w *worker) newFaults() (faults, error) {
 		Spend: func(ctx context.Context, rule, occurrence int) (bool, error) {
 			return w.claim(ctx, fmt.Sprintf("rehearsal-%d-%d", rule, occurrence))
 		},
+		Fire: func(ctx context.Context, rule int) (bool, error) {
+			return w.claim(ctx, fmt.Sprintf("rehearsal-%d-fired", rule))
+		},
 		Log: func(line string) {
 			if strings.Contains(line, "kill") || strings.Contains(line, "stop") {
 				w.log.Warn(line) // a report might not be sent before the process ends
@@ -45,6 +48,17 @@ func (w *worker) newFaults() (faults, error) {
 		},
 	})
 	return faults{actor}, err
+}
+
+// reportUnfired names the rules of --inject that never fired, at the job's end.
+func (s *session) reportUnfired(ctx context.Context) {
+	if s.rank != 0 {
+		return
+	}
+	for _, rule := range s.engine.faults.Unfired(ctx) {
+		s.notice(ctx, fmt.Sprintf("--inject: %q never fired: check its rank, steps and phase",
+			rule))
+	}
 }
 
 // disk returns the fault of an operation on a checkpoint's files.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
@@ -39,14 +40,18 @@ func (o *observer) reportStep(r train.StepReport) {
 		TokensPerSecond: r.TokensPerSecond, WorldSize: int64(len(plan.Members)),
 		Generation: uint64(plan.Generation), Skipped: r.Skipped,
 		ComputeSeconds: r.Times.Compute.Seconds(), ExposedSeconds: r.Times.Exposed.Seconds(),
-		WaitingSeconds: r.Times.Waiting.Seconds()}}})
+		WaitingSeconds: r.Times.Waiting.Seconds(), Tokens: r.Tokens,
+		SquaredError: o.squaredError()}}})
 }
 
 // Evaluated implements train.Observer.
 func (o *observer) Evaluated(r train.EvalReport) {
 	o.report(&rondov1.Event{Kind: &rondov1.Event_Eval{Eval: &rondov1.EvalEvent{
-		Step: r.Step, Loss: r.Loss, Tokens: r.Tokens, Metrics: metrics(r)}}})
+		Step: r.Step, Loss: r.Loss, Tokens: r.Tokens, Metrics: metrics(r),
+		SquaredError: o.squaredError()}}})
 }
+
+func (o *observer) squaredError() bool { return task.SquaredError(o.engine.worker.spec.Task) }
 
 // metrics are the task's metrics of an evaluation, as events carry them.
 func metrics(r train.EvalReport) (all []*rondov1.Metric) {

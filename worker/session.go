@@ -214,6 +214,7 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		if err != nil || result.Regroup {
 			return false, err
 		}
+		s.reportUnfired(ctx)
 		return true, s.current.Load().Report(ctx, s.done(result))
 	}
 }
@@ -371,7 +372,7 @@ func (s *session) done(result train.Result) *rondov1.Event {
 	d := &rondov1.DoneEvent{Step: result.Progress.Step, Epoch: result.Progress.Epoch,
 		Loss: result.Loss, TokensPerSecond: result.TokensPerSecond, Stopped: result.Stopped,
 		NonfiniteSteps: result.Progress.Nonfinite, Generation: uint64(s.plan.Generation),
-		Reason: s.ending(result)}
+		Reason: s.ending(result), SquaredError: s.engine.observer.squaredError()}
 	d.BestStep, d.BestLoss = result.Progress.Validation.Lowest()
 	if result.Eval != nil {
 		d.Metrics = metrics(*result.Eval)

@@ -245,9 +245,9 @@ func TestMutePeers(t *testing.T) {
 			if _, err := conn.Write([]byte(words)); err != nil {
 				t.Fatal(err)
 			}
+			start := time.Now()
 			ctx, cancel := context.WithTimeout(context.Background(), brief)
 			defer cancel()
-			start := time.Now()
 			_, err = w.server.Accept(ctx, seat(1, 2), "host-a:7000")
 			checkMute(t, err, "rank 0 (host-a:7000)", time.Since(start))
 		})

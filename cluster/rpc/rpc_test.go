@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
@@ -39,19 +40,31 @@ func TestFromReportToWatch(t *testing.T) {
 		flush(t, two)
 		report(t, one, done(10))
 		flush(t, one)
-		want := []cluster.Event{cluster.Done{ID: "w2"}, cluster.Done{ID: "w1"}}
+		want := []cluster.Event{cluster.Done{ID: "w2", Result: result(t, done(20))},
+			cluster.Done{ID: "w1", Result: result(t, done(10))}}
 		if got := said.all(); !reflect.DeepEqual(got, want) {
 			t.Errorf("the coordinator was told %v, want %v", got, want)
 		}
-		s.Planned(ring(cluster.Ended))
+		ended := ring(cluster.Ended)
+		ended.Result = result(t, done(10))
+		s.Planned(ended)
 		for _, w := range []*watcher{early, late, n.watch()} {
 			if err := <-w.ended; err != nil {
 				t.Errorf("Watch: %v", err)
 			}
-			// Rank 0's report counts, although rank 1's came first.
 			w.want(t, "step 1", "checkpoint 1", "step 2", "done 10 stopped false")
 		}
 	})
+}
+
+// result is what a worker's end leaves in the plan.
+func result(t *testing.T, e *rondov1.Event) string {
+	t.Helper()
+	b, err := proto.Marshal(e.GetDone())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
 }
 
 func TestWhatTheCoordinatorIsTold(t *testing.T) {
@@ -77,7 +90,7 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 			cluster.Suspected{ID: "w1", Generation: math.MaxInt64, Rank: 1,
 				Text: "stream broken", Slow: true},
 			cluster.Leaving{ID: "w1"},
-			cluster.Done{ID: "w1", Generation: 7},
+			cluster.Done{ID: "w1", Generation: 7, Result: result(t, ended)},
 		}
 		if got := said.all(); !reflect.DeepEqual(got, want) {
 			t.Errorf("got %#v, want %#v", got, want)
@@ -88,6 +101,8 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 func TestLastEvent(t *testing.T) {
 	failed := ring(cluster.Ended)
 	failed.Failed, failed.Usage = true, true
+	led := ring(cluster.Ended)
+	led.Result = result(t, done(6))
 	cases := []struct {
 		name string
 		plan cluster.Plan
@@ -95,7 +110,8 @@ func TestLastEvent(t *testing.T) {
 	}{
 		{"failed", failed, "failure as the test has it usage true"},
 		{"before the start", cluster.Plan{Phase: cluster.Ended}, "done 0 stopped true"},
-		{"under another leader", ring(cluster.Ended),
+		{"under another leader", led, "done 6 stopped false"},
+		{"without a result", ring(cluster.Ended),
 			"notice : the job has ended: as the test has it"},
 	}
 	for _, c := range cases {

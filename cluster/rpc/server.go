@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
@@ -49,7 +50,6 @@ type term struct {
 	plan    cluster.Plan
 	planned chan struct{} // closed at the next plan
 	ended   chan struct{} // closed at the end of the job
-	done    map[string]*rondov1.DoneEvent
 	scaling chan struct{} // one Scale call at a time, so that each waits for its own limit
 	// The newest reported ones.
 	step       *rondov1.StepEvent
@@ -96,8 +96,7 @@ func (s *Server) Lead() {
 	}
 	s.term = &term{
 		hub: newHub(HistoryLimit), over: make(chan struct{}), planned: make(chan struct{}),
-		ended: make(chan struct{}), done: make(map[string]*rondov1.DoneEvent),
-		scaling: make(chan struct{}, 1),
+		ended: make(chan struct{}), scaling: make(chan struct{}, 1),
 	}
 }
 
@@ -149,23 +148,22 @@ func (t *term) lastEvent() *rondov1.Event {
 			Failure: &rondov1.FailureEvent{Text: t.plan.Reason, Usage: t.plan.Usage},
 		}}
 	}
-	for _, m := range t.plan.Members {
-		if done := t.done[m.ID]; done != nil {
-			if done.Stopped && strings.HasPrefix(t.plan.Reason, "stopped") {
-				done.Reason = t.plan.Reason
-			}
-			return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
+	done := &rondov1.DoneEvent{}
+	if r := t.plan.Result; r != "" && proto.Unmarshal([]byte(r), done) == nil {
+		if done.Stopped && strings.HasPrefix(t.plan.Reason, "stopped") {
+			done.Reason = t.plan.Reason
 		}
+		return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
 	}
 	if len(t.plan.Members) == 0 {
-		done := &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep(),
+		done = &rondov1.DoneEvent{Stopped: true, Loss: math.NaN(), Step: t.step.GetStep(),
 			Reason: t.plan.Reason}
 		if t.checkpoint != nil { // later steps are lost with the workers
 			done.Step, done.Checkpoint = t.checkpoint.Step, t.checkpoint.Path
 		}
 		return &rondov1.Event{Kind: &rondov1.Event_Done{Done: done}}
 	}
-	// The job ended under another leader, which had the figures.
+	// The job's leader was of a version that stored no result.
 	return &rondov1.Event{Kind: &rondov1.Event_Notice{
 		Notice: &rondov1.NoticeEvent{Text: "the job has ended: " + t.plan.Reason},
 	}}
@@ -375,11 +373,6 @@ func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
 	if t.hub.knows(r.Source, r.Sequence) {
 		return nil
 	}
-	if kind, ok := r.Event.Kind.(*rondov1.Event_Done); ok {
-		t.mu.Lock()
-		t.done[r.Source] = kind.Done
-		t.mu.Unlock()
-	}
 	event := ClusterEvent(r)
 	if event == nil {
 		t.note(r.Event)
@@ -413,7 +406,12 @@ func (t *term) note(e *rondov1.Event) {
 func ClusterEvent(r *rondov1.Record) cluster.Event {
 	switch kind := r.Event.Kind.(type) {
 	case *rondov1.Event_Done:
-		return cluster.Done{ID: r.Source, Generation: generation(kind.Done.Generation)}
+		result, err := proto.MarshalOptions{Deterministic: true}.Marshal(kind.Done)
+		if err != nil { // invalid UTF-8
+			result = nil
+		}
+		return cluster.Done{ID: r.Source, Generation: generation(kind.Done.Generation),
+			Result: string(result)}
 	case *rondov1.Event_Failure:
 		f := kind.Failure
 		return cluster.Failed{ID: cmp.Or(f.Id, r.Source), Generation: generation(f.Generation),

@@ -14,6 +14,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job"
+	"rondo/task"
 	"rondo/telemetry"
 )
 
@@ -90,9 +91,9 @@ func printSummary(out io.Writer, s *job.Summary) error {
 			return time.Duration(v * float64(time.Second)).Round(time.Second / 10).String()
 		})},
 		{"optimizer", fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)},
-		{"training", fmt.Sprintf("loss %s in the last step, %s in the epoch so far (perplexity %s)",
+		{"training", fmt.Sprintf("loss %s in the last step, %s in the epoch so far%s",
 			recorded(s.Loss, decimals), recorded(s.EpochLoss, decimals),
-			recorded(s.EpochLoss, perplexity))},
+			perplexity(s, s.EpochLoss))},
 		{"validation", validation(s)},
 		{"repeat", strings.Join(quoted(s.Repeat), " ")},
 		{"go on", strings.Join(quoted(s.GoOn), " ")},
@@ -115,14 +116,22 @@ func recorded(v *float64, write func(float64) string) string {
 
 func decimals(v float64) string { return fmt.Sprintf("%.4f", v) }
 
-func perplexity(loss float64) string { return fmt.Sprintf("%.3f", telemetry.Perplexity(loss)) }
+// perplexity is that of a loss, in brackets; "": the loss is a mean squared error.
+func perplexity(s *job.Summary, loss *float64) string {
+	if task.SquaredError(s.Task) {
+		return ""
+	}
+	return fmt.Sprintf(" (perplexity %s)", recorded(loss, func(v float64) string {
+		return fmt.Sprintf("%.3f", telemetry.Perplexity(v))
+	}))
+}
 
 func validation(s *job.Summary) string {
 	var text string
 	switch {
 	case s.ValidationLoss != nil:
-		text = fmt.Sprintf("loss %s (perplexity %s)", decimals(*s.ValidationLoss),
-			perplexity(*s.ValidationLoss))
+		text = fmt.Sprintf("loss %s%s", decimals(*s.ValidationLoss),
+			perplexity(s, s.ValidationLoss))
 	case !s.Evaluates:
 		text = "not evaluated: the job had no --validation-fraction and no --eval-corpus"
 	case s.Evaluated == job.EvaluatedUnknown:
@@ -133,8 +142,8 @@ func validation(s *job.Summary) string {
 		text = "not evaluated at this step"
 	}
 	if s.Best != nil {
-		text += fmt.Sprintf("; best of the folder: loss %s at step %s (perplexity %s)",
-			decimals(s.Best.Loss), thousands(float64(s.Best.Step)), perplexity(s.Best.Loss))
+		text += fmt.Sprintf("; best of the folder: loss %s at step %s%s", decimals(s.Best.Loss),
+			thousands(float64(s.Best.Step)), perplexity(s, &s.Best.Loss))
 	}
 	return text
 }

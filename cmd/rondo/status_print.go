@@ -53,8 +53,11 @@ func steps(s kube.JobStatus) string {
 }
 
 func figures(s kube.JobStatus) string {
-	if s.Loss == nil || s.Perplexity == nil {
+	switch {
+	case s.Loss == nil:
 		return "-"
+	case s.Perplexity == nil:
+		return fmt.Sprintf("%.3f", *s.Loss)
 	}
 	return fmt.Sprintf("%.3f/%.2f", *s.Loss, *s.Perplexity)
 }
@@ -148,8 +151,11 @@ func progress(s kube.JobStatus) string {
 	if s.Detail != nil && s.Detail.Limit != "" {
 		parts = append(parts, s.Detail.Limit)
 	}
-	if s.Loss != nil && s.Perplexity != nil {
-		parts = append(parts, fmt.Sprintf("loss %.3f, perplexity %.2f", *s.Loss, *s.Perplexity))
+	if s.Loss != nil {
+		parts = append(parts, fmt.Sprintf("loss %.3f", *s.Loss))
+	}
+	if s.Perplexity != nil {
+		parts = append(parts, fmt.Sprintf("perplexity %.2f", *s.Perplexity))
 	}
 	if now := speed(s); now != "-" {
 		parts = append(parts, now+" tokens/s")

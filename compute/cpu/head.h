@@ -243,7 +243,7 @@ INLINE void scales(const struct place *p, long r, float *to)
 }
 
 // d: the gradient scale * (softmax - wanted) of a group's n rows and a block of tokens from `token`
-// on, the other rows zeros; wanted is (1 - smoothing) * onehot(target) + smoothing/V. bias: its sum.
+// on, the other rows zeros; wanted = (1-smoothing) * onehot(target) + smoothing/V. bias: its sum.
 INLINE void turn_group(const struct place *p, long r, long n, const float *logits,
                        const float *to, long token, float *d, float *bias)
 {

@@ -122,6 +122,7 @@ func (s *Series) Measure(rows int) Scale {
 
 // Standard appends the standardised columns at these places of all rows to dst.
 func (c Scale) Standard(dst []float32, s *Series, places []int) []float32 {
+	dst = slices.Grow(dst, s.Rows()*len(places))
 	for i := range s.Rows() {
 		row := s.Row(i)
 		for _, p := range places {

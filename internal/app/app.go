@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/grpclog"
 
 	"rondo/job/jobspec"
@@ -112,7 +113,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 		if errors.As(err, &wrong) {
 			return wrong
 		}
-		return Usagef("%w (see `%s --help`)", err, cmd.CommandPath())
+		return Usagef("%w%s (see `%s --help`)", err, meant(cmd, err), cmd.CommandPath())
 	})
 	refuseArguments(root)
 	command, err := root.ExecuteContextC(ctx)
@@ -129,6 +130,24 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	}
 	lastWord(stderr, text)
 	return exitCode(err)
+}
+
+// meant suggests a flag for one that does not exist.
+func meant(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden {
+			names = append(names, f.Name)
+		}
+	})
+	if near := jobspec.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+		return ", did you mean --" + near + "?"
+	}
+	return ""
 }
 
 // refuseArguments makes unexpected arguments a usage error, in all subcommands.

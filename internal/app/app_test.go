@@ -39,6 +39,8 @@ func TestExitCodesAndLines(t *testing.T) {
 			"one of rnn, rnn-relu, gru, gru-reset-before, lstm, lstm-peephole\n"},
 		{[]string{"train", "--bogus"}, none, 2,
 			"rondo train: unknown flag: --bogus (see `rondo train --help`)\n"},
+		{[]string{"train", "--hiden=5"}, none, 2, "rondo train: unknown flag: --hiden, " +
+			"did you mean --hidden? (see `rondo train --help`)\n"},
 		{[]string{"train", "extra"}, none, 2,
 			"rondo train: unexpected argument \"extra\" (see `rondo train --help`)\n"},
 		{[]string{"trian"}, none, 2,

@@ -28,14 +28,17 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 	case *rondov1.Event_Sample:
 		return telemetry.Sample{Step: k.Sample.Step, Text: k.Sample.Text}, nil
 	case *rondov1.Event_Eval:
-		return telemetry.Eval{Step: k.Eval.Step, Loss: k.Eval.Loss,
-			Perplexity:   telemetry.Perplexity(k.Eval.Loss),
-			BitsPerToken: k.Eval.Loss / math.Ln2, Tokens: k.Eval.Tokens,
-			Metrics: metrics(k.Eval.Metrics)}, nil
+		shown := telemetry.Eval{Step: k.Eval.Step, Loss: k.Eval.Loss, Tokens: k.Eval.Tokens,
+			Perplexity: perplexity(k.Eval.Loss, k.Eval.SquaredError),
+			Metrics:    metrics(k.Eval.Metrics)}
+		if !k.Eval.SquaredError {
+			shown.BitsPerToken = k.Eval.Loss / math.Ln2
+		}
+		return shown, nil
 	case *rondov1.Event_Done:
 		d := k.Done
 		return telemetry.Done{Step: d.Step, Epoch: d.Epoch, Loss: d.Loss,
-			Perplexity:      telemetry.Perplexity(d.Loss),
+			Perplexity:      perplexity(d.Loss, d.SquaredError),
 			TokensPerSecond: d.TokensPerSecond, Checkpoint: d.Checkpoint, Stopped: d.Stopped,
 			NonfiniteSteps: d.NonfiniteSteps, Reason: d.Reason,
 			BestStep: d.BestStep, BestLoss: d.BestLoss, Metrics: metrics(d.Metrics)}, nil
@@ -51,6 +54,14 @@ func Telemetry(e *rondov1.Event) (telemetry.Event, error) {
 		"not know", e.GetKind())
 }
 
+// perplexity is 0 if the loss is a squared error.
+func perplexity(loss float64, squaredError bool) float64 {
+	if squaredError {
+		return 0
+	}
+	return telemetry.Perplexity(loss)
+}
+
 func metrics(all []*rondov1.Metric) (out []telemetry.Metric) {
 	for _, m := range all {
 		out = append(out, telemetry.Metric{Name: m.GetName(), Value: m.GetValue()})
@@ -60,8 +71,9 @@ func metrics(all []*rondov1.Metric) (out []telemetry.Metric) {
 
 func step(s *rondov1.StepEvent) telemetry.Step {
 	return telemetry.Step{Step: s.Step, TotalSteps: s.TotalSteps, Epoch: s.Epoch, Loss: s.Loss,
-		Perplexity: telemetry.Perplexity(s.Loss), TokensPerSecond: s.TokensPerSecond,
-		WorldSize: s.WorldSize, Generation: s.Generation, EpochLoss: s.EpochLoss,
+		Perplexity: perplexity(s.Loss, s.SquaredError), Tokens: s.Tokens,
+		TokensPerSecond: s.TokensPerSecond,
+		WorldSize:       s.WorldSize, Generation: s.Generation, EpochLoss: s.EpochLoss,
 		LearningRate: s.LearningRate, GradientNorm: s.GradientNorm, Skipped: s.Skipped,
 		Compute: s.ComputeSeconds, Exposed: s.ExposedSeconds, Waiting: s.WaitingSeconds}
 }

@@ -49,7 +49,7 @@ func processRooms() []room {
 		{path: "cmd/...", imports: "*"},
 		{path: "worker", imports: processes + " allreduce allreduce/compress allreduce/faultlink " +
 			"allreduce/grpclink audit checkpoint compute job rehearsal sum sum/sharded " +
-			"telemetry/trace train train/agree", tests: "allreduce/memnet " +
+			"task telemetry/trace train train/agree", tests: "allreduce/memnet " +
 			"cluster/coordinator cluster/memstore compute/cpu coordinator " +
 			"internal/certs/certstest local",
 			never: kubernetes},
@@ -132,7 +132,7 @@ func otherRooms() []room {
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
 			"task/lines train", tests: "compute compute/cpu",
 			never: network + " " + storage},
-		{path: "task/translate", imports: "corpus corpus/examples model task/ahead " +
+		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
 		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},

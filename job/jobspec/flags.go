@@ -135,6 +135,9 @@ func readYAML(
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		f, known := byName[strings.ReplaceAll(key, "-", "_")]
 		if !known {
+			if near := Nearest(key, slices.Sorted(maps.Keys(byName))); near != "" {
+				return usagef("%s: unknown key %q, did you mean %s?", name, key, near)
+			}
 			return usagef("%s: unknown key %q; the keys are the flags of `rondo train`", name, key)
 		}
 		switch keys[key].(type) {

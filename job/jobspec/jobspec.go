@@ -39,13 +39,21 @@ func KeepsModel(spec *rondov1.JobSpec) bool {
 	return spec.CheckpointDir != "" && spec.CheckpointDir != NoCheckpoints
 }
 
-// Validate checks every field against its choices and bounds, and the fields against each other.
-// The error is a *UsageError that names the flag.
-func Validate(spec *rondov1.JobSpec) error {
+// ValidateFields checks every field against its choices and bounds. The error is a *UsageError that
+// names the flag.
+func ValidateFields(spec *rondov1.JobSpec) error {
 	for _, f := range fields() {
 		if err := f.check(spec.ProtoReflect().Get(f.desc)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// Validate is ValidateFields, and checks the fields against each other.
+func Validate(spec *rondov1.JobSpec) error {
+	if err := ValidateFields(spec); err != nil {
+		return err
 	}
 	for _, validate := range []func(*rondov1.JobSpec) error{validateTask, validateModel,
 		validateRun, validateSync, validateBuckets, validateDevice, validateCompress,
@@ -73,7 +81,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Translate, task.Regress}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
-	case "decoder_context", "attention":
+	case "decoder_context", "attention", "teacher_forcing", "teacher_forcing_steps":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -111,6 +119,10 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
 		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
 			"whose decoder runs step by step: give another --attention, or leave them out")
+	}
+	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
+		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
+			spec.TeacherForcingSteps)
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+

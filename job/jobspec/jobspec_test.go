@@ -37,7 +37,8 @@ func TestFlagsNamedByTheProject(t *testing.T) {
 		hidden layers embed dropout dropout-input tie-weights init forget-bias batch bptt sampling
 		optimizer lr lr-schedule warmup-steps weight-decay clip clip-by clip-scope epochs steps
 		seed workers device checkpoint-dir checkpoint-every resume eval-corpus validation-fraction
-		eval-every sample-every sample-prefix nonfinite-limit config label-smoothing`) {
+		eval-every sample-every sample-prefix nonfinite-limit config label-smoothing
+		teacher-forcing`) {
 		if set.Lookup(name) == nil {
 			t.Errorf("flag --%s is gone", name)
 		}
@@ -171,6 +172,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--checkpoint-every 5 --checkpoint-dir none", "--checkpoint-every 5 needs a folder"},
 		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: " +
 			"set --embed, for example --embed 64"},
+		{"--task translate --teacher-forcing-steps 9", "--teacher-forcing-steps 9 is for"},
+		{"--task translate --teacher-forcing 1.1", "--teacher-forcing 1.1 is above its greatest"},
+		{"--label-smoothing 1", "--label-smoothing 1 is above its greatest value, 0.99"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
 		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},
 		{"--compress topk", "--compress topk: topk: takes the share that travels, above 0"},
@@ -270,7 +274,9 @@ func TestAutoWorkers(t *testing.T) {
 func TestWrongYAML(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"hidden: [", "job.yaml: not valid YAML"},
-		{"hiden: 3", `job.yaml: unknown key "hiden"`},
+		{"hiden: 3", `job.yaml: unknown key "hiden", did you mean hidden?`},
+		{"epochen: 3", `job.yaml: unknown key "epochen", did you mean epochs?`},
+		{"colour: 3", `job.yaml: unknown key "colour"; the keys are the flags of `},
 		{"hidden: many", `job.yaml: --hidden "many" is not a whole number`},
 		{"optimizer: null", "job.yaml: optimizer: give one value"},
 		{"hidden: [1, 2]", "job.yaml: hidden: give one value"},
@@ -403,6 +409,7 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--sample-prefix a":       "lm",
 		"--label-smoothing 0.1":   "lm classify tag translate",
 		"--attention scaled":      "translate",
+		"--teacher-forcing 0.5":   "translate",
 		"--bidirectional":         "classify tag translate",
 		"--max-length 5":          "classify tag translate",
 		"--max-examples 5":        "classify tag translate",

@@ -78,7 +78,10 @@ func (p Progress) annotate(now time.Time) map[string]any {
 	if p.Step > 0 {
 		out["step"], out["epoch"] = whole(p.Step), whole(p.Epoch)
 		out["total-steps"] = whole(p.TotalSteps)
-		out["loss"], out["perplexity"] = figure(p.Loss, 4), figure(p.Perplexity, 3)
+		out["loss"], out["perplexity"] = figure(p.Loss, 4), nil
+		if p.Perplexity != 0 { // else the loss is a mean squared error
+			out["perplexity"] = figure(p.Perplexity, 3)
+		}
 		out["tokens-per-second"] = figure(p.TokensPerSecond, 0)
 	}
 	if p.Checkpoint != "" {

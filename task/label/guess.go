@@ -141,15 +141,28 @@ type Prediction struct {
 
 // Predictor predicts the labels of texts.
 type Predictor struct {
-	pass   *model.LabelPass
-	config model.LabellerConfig
-	most   int // tokens of a text
+	labeller *model.Labeller
+	most     int              // tokens of a text
+	pass     *model.LabelPass // nil: none yet
+	steps    int              // of pass
 }
 
 // NewPredictor makes a predictor for texts of at most so many tokens. Close frees it.
-func NewPredictor(l *model.Labeller, most int) (*Predictor, error) {
-	pass, err := l.NewPass(most, MaxTogether)
-	return &Predictor{pass, l.Config(), most}, err
+func NewPredictor(l *model.Labeller, most int) *Predictor {
+	return &Predictor{labeller: l, most: most}
+}
+
+// grow makes a pass of at least so many steps.
+func (p *Predictor) grow(steps int) (err error) {
+	if steps <= p.steps {
+		return nil
+	}
+	steps = max(steps, min(2*p.steps, p.most)) // so that there are few
+	p.Close()
+	if p.pass, err = p.labeller.NewPass(steps, MaxTogether); err == nil {
+		p.steps = steps
+	}
+	return err
 }
 
 // Predict predicts the labels of at most MaxTogether texts, each of at least one token.
@@ -165,7 +178,10 @@ func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
 			in.Inputs[i*MaxTogether+lane] = id
 		}
 	}
-	g := newGuess(p.config, in.Steps, MaxTogether)
+	if err := p.grow(in.Steps); err != nil {
+		return nil, err
+	}
+	g := newGuess(p.labeller.Config(), in.Steps, MaxTogether)
 	if _, err := g.labels(p.pass, in); err != nil {
 		return nil, err
 	}
@@ -178,7 +194,12 @@ func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
 }
 
 // Close frees the predictor.
-func (p *Predictor) Close() { p.pass.Close() }
+func (p *Predictor) Close() {
+	if p.pass != nil {
+		p.pass.Close()
+	}
+	p.pass, p.steps = nil, 0
+}
 
 // MaxTogether bounds the texts that are predicted at once.
 const MaxTogether = 16

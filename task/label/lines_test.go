@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/model"
 )
@@ -22,10 +23,7 @@ type service struct {
 func newService(t *testing.T, pool model.Pool) service {
 	t.Helper()
 	set := openSet(t, pool)
-	p, err := NewPredictor(newLabeller(t, set, pool), 9)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := NewPredictor(newLabeller(t, set, pool), 9)
 	t.Cleanup(p.Close)
 	words := corpus.Tokenizer{Unit: corpus.Word, Normalize: corpus.None}
 	return service{p, set.Labels(), func(line string) ([]int32, error) {
@@ -70,6 +68,24 @@ func TestLines(t *testing.T) {
 				t.Errorf("of nothing: %v, %v", all, err)
 			}
 		})
+	}
+}
+
+// A predictor takes memory for the lines that it reads, not for the longest that it may read.
+func TestPredictorGrows(t *testing.T) {
+	l := newLabeller(t, openSet(t, model.PoolNone), model.PoolNone)
+	device := l.Device().(*cpu.Device)
+	p := NewPredictor(l, 1<<20)
+	defer p.Close()
+	model, _ := device.Bytes()
+	for _, n := range []int{3, 2, 40} {
+		found, err := p.Predict([][]int32{make([]int32, n)})
+		if err != nil || len(found[0].Labels) != n {
+			t.Fatalf("%d tokens: %+v, %v", n, found, err)
+		}
+		if now, _ := device.Bytes(); now-model > 16<<20 {
+			t.Errorf("%d tokens take %d bytes", n, now-model)
+		}
 	}
 }
 

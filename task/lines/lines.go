@@ -30,10 +30,13 @@ type Reader struct {
 	Encode   func(line string) ([]int32, error) // returns a line's tokens
 	Most     int                                // tokens of a line
 	Together int                                // lines of a batch
+	// Blank has lines without a token used, too, so that each line of the input has its answer.
+	// Without it they are errors, and empty lines are skipped.
+	Blank bool
 }
 
-// Read calls use with batches of lines and their tokens, which it overwrites afterwards. Empty
-// lines are skipped. It calls use as soon as it would have to wait for input, and before it returns
+// Read calls use with batches of lines and their tokens, which it overwrites afterwards. It calls
+// use as soon as it would have to wait for input, and before it returns
 // an *Error. It ends with ctx, even while it waits for input.
 func (r Reader) Read(
 	ctx context.Context, in io.Reader, use func(texts []string, tokens [][]int32) error,
@@ -59,8 +62,8 @@ func (r Reader) Read(
 		if err != nil && !errors.Is(err, io.EOF) {
 			return cmp.Or(flush(), err)
 		}
-		if text := strings.TrimPrefix(strings.TrimRight(string(raw), "\r\n"),
-			"\ufeff"); text != "" {
+		text := strings.TrimPrefix(strings.TrimRight(string(raw), "\r\n"), "\ufeff")
+		if text != "" || r.Blank && len(raw) > 0 {
 			ids, wrong := r.tokens(text)
 			if wrong != nil {
 				return cmp.Or(flush(), error(&Error{number, wrong}))
@@ -84,7 +87,7 @@ func (r Reader) tokens(text string) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(ids) == 0 {
+	if len(ids) == 0 && !r.Blank {
 		return nil, errors.New("it has no token")
 	}
 	if len(ids) > r.Most {

@@ -66,6 +66,23 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// With Blank there is an answer for each line, also for those without a token.
+func TestBlankLines(t *testing.T) {
+	const in = "\ufeff\r\na\n \n\nb b\n\n"
+	blank, got := reader, ""
+	blank.Blank = true
+	err := blank.Read(t.Context(), strings.NewReader(in),
+		func(texts []string, tokens [][]int32) error {
+			for i, text := range texts {
+				got += fmt.Sprintf("%q %d, ", text, len(tokens[i]))
+			}
+			return nil
+		})
+	if want := `"" 0, "a" 1, " " 0, "" 0, "b b" 2, "" 0, `; err != nil || got != want {
+		t.Errorf("%s, %v; want %s", got, err, want)
+	}
+}
+
 // A wrong line is an error that names it, after the lines before it.
 func TestWrongLines(t *testing.T) {
 	for _, c := range [][2]string{

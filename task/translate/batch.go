@@ -21,8 +21,12 @@ type batch struct {
 	pairs          []pair  // of each lane
 }
 
-// pair is a source and its translation, without ends; no source: the lane has no example.
-type pair struct{ source, target []int32 }
+// pair is a source and its translation, without ends, and the example's number; no source: the lane
+// has no example.
+type pair struct {
+	source, target []int32
+	number         int64
+}
 
 // read reads the pairs of spans of so many lanes ahead.
 func (t *Task) read(
@@ -66,7 +70,7 @@ func (t *Task) fill(ctx context.Context, d *example.Data, at train.Span, b *batc
 			continue
 		}
 		p := pair{b.from[lane*t.source:][:d.Set.Length(number)],
-			b.to[lane*t.target:][:d.Set.Targets(number)]}
+			b.to[lane*t.target:][:d.Set.Targets(number)], number}
 		if err := d.Set.Read(number, p.source, p.target); err != nil {
 			return fmt.Errorf("example %d: %w", number, err)
 		}

@@ -2,8 +2,10 @@ package translate
 
 import (
 	"context"
+	"errors"
 	"iter"
 
+	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/model"
 	"rondo/task/example"
@@ -15,6 +17,32 @@ type seat struct {
 	*model.TranslationPass
 	example.Seat[batch]
 	task *Task
+	// decoder predicts what the pass reads, and translates in evaluations; nil: neither is wanted.
+	decoder *model.Decoder
+}
+
+// Open implements train.Task.
+func (t *Task) Open(lanes int) (train.Seat, error) {
+	pass, err := t.NewPass(t.source, t.target, lanes)
+	if err != nil {
+		return nil, err
+	}
+	s := &seat{TranslationPass: pass, task: t}
+	if t.Evaluation != nil || t.sampling.Own > 0 {
+		if s.decoder, err = t.NewDecoder(t.source, lanes); err != nil {
+			pass.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// Close implements train.Seat.
+func (s *seat) Close() {
+	if s.decoder != nil {
+		s.decoder.Close()
+	}
+	s.TranslationPass.Close()
 }
 
 // Read implements train.Seat.
@@ -27,27 +55,26 @@ func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func(
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	in := s.Batch.in
 	in.Step, in.Lanes, in.Scale = p.Segment, s.Lanes(p.Lanes), p.Scale
+	if err := s.task.sample(s.decoder, &in); err != nil {
+		return 0, err
+	}
 	return s.TranslationPass.Backward(in, model.Hooks(p.Hooks))
 }
 
 // Evaluate implements train.Seat: the loss by teacher forcing, and greedy translations.
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
 	t := s.task
-	searcher, err := newSearcher(t.Translator, t.marks, SearchConfig{Sentences: lanes.Count,
-		Beam: 1, Source: t.source - 1, Target: t.target - 1})
-	if err != nil {
-		return err
-	}
-	defer searcher.Close()
+	searcher := searchWith(s.decoder, t.Config().TargetVocab, t.marks, SearchConfig{
+		Sentences: lanes.Count, Beam: 1, Source: t.source - 1, Target: t.target - 1})
 	return t.score(ctx, t.Evaluation, s.TranslationPass, searcher, lanes, add,
-		func(_, _ []int32) {})
+		func(pair, []int32) {})
 }
 
-// score scores these lanes' examples of all segments. It calls each with every translation and its
-// reference.
+// score scores these lanes' examples of all segments. It calls each with every pair and the
+// translation of its source.
 func (t *Task) score(
 	ctx context.Context, d *example.Data, pass *model.TranslationPass, searcher *Searcher,
-	lanes train.Lanes, add func(train.Score), each func(translation, reference []int32),
+	lanes train.Lanes, add func(train.Score), each func(p pair, translation []int32),
 ) error {
 	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
 	reader := t.read(ctx, d, spans, nil, lanes.Count)
@@ -62,10 +89,11 @@ func (t *Task) score(
 		if score.Loss, err = pass.Loss(b.in); err != nil {
 			return err
 		}
-		var sources, references [][]int32
+		var sources [][]int32
+		var pairs []pair
 		for _, p := range b.pairs {
 			if p.source != nil {
-				sources, references = append(sources, p.source), append(references, p.target)
+				sources, pairs = append(sources, p.source), append(pairs, p)
 			}
 		}
 		found, err := searcher.Translate(ctx, sources)
@@ -73,18 +101,21 @@ func (t *Task) score(
 			return err
 		}
 		for i, h := range found {
-			countBLEU(score.Counts, h.Tokens, references[i])
-			each(h.Tokens, references[i])
+			countBLEU(score.Counts, h.Tokens, pairs[i].target)
+			each(pairs[i], h.Tokens)
 		}
 		add(score)
 	}
 	return nil
 }
 
-// Measure scores a translator on all pairs of a set, which it translates with the searcher. The
-// metrics are bleu, and book_bleu: the mean of BookBLEU with k = 2, in percent.
+// Measure scores a translator on all pairs of a set, which it translates with the searcher. whole
+// is the same file with a vocabulary of all words of the targets, and unit separates tokens in a
+// text. The metrics are bleu; sacrebleu: BLEU over sacreBLEU's words 13a of the texts, in which no
+// word of a reference is unknown; and book_bleu: the mean of BookBLEU with k = 2, in percent.
 func Measure(
-	ctx context.Context, m *model.Translator, set *examples.Set, searcher *Searcher,
+	ctx context.Context, m *model.Translator, set, whole *examples.Set, unit corpus.Unit,
+	searcher *Searcher,
 ) (all train.Score, metrics []train.Metric, err error) {
 	lanes := train.Lanes{Count: searcher.cfg.Sentences}
 	batches, err := examples.NewEvaluation(set, lanes.Count)
@@ -102,18 +133,25 @@ func Measure(
 	}
 	defer pass.Close()
 	all.Counts = make([]int64, bleuCounters)
-	book := 0.0
+	book, words, wordCounts := 0.0, newWords13a(), make([]int64, bleuCounters)
+	var failed error
 	err = t.score(ctx, &d, pass, searcher, lanes, func(part train.Score) {
 		all.Loss += part.Loss
 		all.Targets += part.Targets
 		for i, n := range part.Counts {
 			all.Counts[i] += n
 		}
-	}, func(translation, reference []int32) {
-		book += BookBLEU(translation, reference, bookOrder)
+	}, func(p pair, translation []int32) {
+		book += BookBLEU(translation, p.target, bookOrder)
+		source := make([]int32, whole.Length(p.number))
+		reference := make([]int32, whole.Targets(p.number))
+		failed = errors.Join(failed, whole.Read(p.number, source, reference))
+		words.count(wordCounts, set.TargetVocabulary().Decode(unit, translation),
+			whole.TargetVocabulary().Decode(unit, reference))
 	})
 	return all, []train.Metric{{Name: "bleu", Value: BLEU(all.Counts)},
-		{Name: "book_bleu", Value: 100 * book / float64(set.Len())}}, err
+		{Name: "sacrebleu", Value: BLEU(wordCounts)},
+		{Name: "book_bleu", Value: 100 * book / float64(set.Len())}}, errors.Join(err, failed)
 }
 
 // bookOrder is the k of BookBLEU that Dive into Deep Learning takes.

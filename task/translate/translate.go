@@ -2,9 +2,10 @@
 // each token of the target from the encoder's states and the target's tokens before it (Sutskever,
 // Vinyals and Le 2014; Cho et al. 2014; Goodfellow, Bengio and Courville, Deep Learning, 10.4; Dive
 // into Deep Learning, "Sequence-to-Sequence Learning for Machine Translation"). In training these
-// are the right tokens (teacher forcing); Searcher takes its own.
+// are the right tokens (teacher forcing), or with Sampling some of its own; Searcher takes its own.
 //
-// Of this module it may import corpus, corpus/examples, model, task/ahead, task/example and train.
+// Of this module it may import compute, corpus, corpus/examples, model, task/ahead, task/example
+// and train.
 package translate
 
 import (
@@ -29,6 +30,7 @@ type Config struct {
 	Evaluation *example.Data // nil: no evaluation
 	EvalData   int64         // see train.Task
 	Ledger     ahead.Ledger
+	Sampling   Sampling
 }
 
 // Task is a translator and its pairs. It implements train.Task.
@@ -38,6 +40,7 @@ type Task struct {
 	marks marks
 	// source and target are the tokens of the longest source and target, with their ends.
 	source, target int
+	sampling       Sampling
 }
 
 // marks are the ids of Begin and End.
@@ -66,7 +69,7 @@ func New(m *model.Translator, c Config) (*Task, error) {
 	}
 	t := &Task{Translator: m, Base: example.Base{Training: c.Training, Evaluation: c.Evaluation,
 		EvalID: c.EvalData, Ledger: c.Ledger}, marks: marks,
-		source: set.Longest() + 1, target: set.LongestTarget() + 1}
+		sampling: c.Sampling, source: set.Longest() + 1, target: set.LongestTarget() + 1}
 	if c.Evaluation != nil {
 		t.source = max(t.source, c.Evaluation.Set.Longest()+1)
 		t.target = max(t.target, c.Evaluation.Set.LongestTarget()+1)
@@ -108,13 +111,4 @@ func (t *Task) Counters() int { return bleuCounters }
 // Metrics implements train.Task: the BLEU of greedy translations.
 func (t *Task) Metrics(s train.Score) []train.Metric {
 	return []train.Metric{{Name: "bleu", Value: BLEU(s.Counts)}}
-}
-
-// Open implements train.Task.
-func (t *Task) Open(lanes int) (train.Seat, error) {
-	pass, err := t.NewPass(t.source, t.target, lanes)
-	if err != nil {
-		return nil, err
-	}
-	return &seat{TranslationPass: pass, task: t}, nil
 }

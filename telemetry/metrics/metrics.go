@@ -184,7 +184,7 @@ func (m *Metrics) showStep(e telemetry.Step) {
 	}
 	m.lastStep = e.Step
 	m.steps.Add(float64(passed))
-	m.tokens.Add(float64(passed * m.run.TokensPerStep))
+	m.tokens.Add(float64(passed) * e.Tokens)
 	if e.Skipped {
 		m.nonfinite.Inc()
 	}
@@ -193,15 +193,16 @@ func (m *Metrics) showStep(e telemetry.Step) {
 	m.epoch.set(float64(e.Epoch))
 	m.loss.set(e.Loss)
 	m.epochLoss.set(e.EpochLoss)
-	m.perplexity.set(e.Perplexity)
+	if e.Perplexity != 0 {
+		m.perplexity.set(e.Perplexity)
+	}
 	m.tokenRate.set(e.TokensPerSecond)
 	m.learningRate.set(e.LearningRate)
 	m.gradientNorm.set(e.GradientNorm)
 	m.compute.set(e.Compute)
 	m.exposed.set(e.Exposed)
 	m.waiting.set(e.Waiting)
-	if seconds := float64(m.run.TokensPerStep) / e.TokensPerSecond; seconds > 0 &&
-		!math.IsInf(seconds, 0) {
+	if seconds := e.Tokens / e.TokensPerSecond; seconds > 0 && !math.IsInf(seconds, 0) {
 		m.stepSeconds.Observe(seconds)
 	}
 }

@@ -18,20 +18,20 @@ import (
 
 // aRun shows a run with every kind of event.
 func aRun(m *Metrics) {
-	m.Begin(telemetry.Run{Number: 1, TokensPerStep: 100})
+	m.Begin(telemetry.Run{Number: 1})
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Leader: "c", Generation: 3,
 		Rings: 2, WorldSize: 2, MinWorkers: 1, Limit: 4, Seats: []telemetry.Seat{
 			{State: telemetry.SeatRing}, {State: telemetry.SeatRing},
 			{State: telemetry.SeatSpare}}})
 	for _, e := range []telemetry.Event{
 		telemetry.Step{Step: 10, TotalSteps: 40, Epoch: 1, Loss: 2, Perplexity: math.Exp(2),
-			TokensPerSecond: 400, EpochLoss: 2.5, LearningRate: 0.5, GradientNorm: 3},
+			Tokens: 100, TokensPerSecond: 400, EpochLoss: 2.5, LearningRate: 0.5, GradientNorm: 3},
 		telemetry.Step{Step: 13, TotalSteps: 40, Epoch: 2, Loss: 1, Perplexity: math.E,
-			TokensPerSecond: 200, EpochLoss: 1.5, LearningRate: 0.25, GradientNorm: 4},
+			Tokens: 100, TokensPerSecond: 200, EpochLoss: 1.5, LearningRate: 0.25, GradientNorm: 4},
 		telemetry.Eval{Step: 13, Loss: 1.25},
 		telemetry.Checkpoint{Step: 13, Path: "p"},
 		telemetry.Step{Step: 12, TotalSteps: 40, Epoch: 2, Loss: math.NaN(), Skipped: true,
-			Perplexity: math.NaN(), EpochLoss: 1.5, LearningRate: 0.25},
+			Perplexity: math.NaN(), Tokens: 100, EpochLoss: 1.5, LearningRate: 0.25},
 	} {
 		m.Show(e)
 	}
@@ -114,9 +114,9 @@ func TestAnotherRun(t *testing.T) {
 		got["rondo_tokens_per_second"] != 0 || got["rondo_step"] != 40 {
 		t.Errorf("after the end: %v", got)
 	}
-	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10})
+	m.Begin(telemetry.Run{Number: 2})
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Rings: 1})
-	m.Show(telemetry.Step{Step: 1, TotalSteps: 2, Loss: 1, TokensPerSecond: 10})
+	m.Show(telemetry.Step{Step: 1, TotalSteps: 2, Loss: 1, Tokens: 10, TokensPerSecond: 10})
 	got := values(t, m)
 	for name, want := range map[string]float64{"rondo_steps_total": 6, "rondo_tokens_total": 510,
 		"rondo_rings_total": 3, "rondo_step": 1, "rondo_leader": 0, "rondo_workers/ring": 0} {
@@ -124,7 +124,7 @@ func TestAnotherRun(t *testing.T) {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
 	}
-	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10}) // shown again: rings are not counted twice
+	m.Begin(telemetry.Run{Number: 2}) // shown again: rings are not counted twice
 	m.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Rings: 1})
 	if got := values(t, m); got["rondo_rings_total"] != 3 {
 		t.Errorf("rondo_rings_total is %v after the run was told anew", got["rondo_rings_total"])
@@ -155,8 +155,24 @@ func TestNothingIsKnown(t *testing.T) {
 	if got := values(t, m); got["rondo_step"] != 12 || got["rondo_checkpoint_step"] != 13 {
 		t.Errorf("after the end: %v", got)
 	}
-	m.Begin(telemetry.Run{Number: 2, TokensPerStep: 10})
+	m.Begin(telemetry.Run{Number: 2})
 	unknown("of the next run")
+}
+
+// TestUnequalSteps: tokens and times are those of each step, and a squared error has no perplexity.
+func TestUnequalSteps(t *testing.T) {
+	m := newMetrics()
+	m.Begin(telemetry.Run{Number: 1})
+	for i, tokens := range []float64{90, 30} {
+		m.Show(telemetry.Step{Step: int64(i + 1), Loss: 1, Tokens: tokens, TokensPerSecond: 60})
+	}
+	got := values(t, m)
+	if got["rondo_tokens_total"] != 120 || got["rondo_step_seconds_sum"] != 2 {
+		t.Errorf("%v", got)
+	}
+	if x, is := got["rondo_perplexity"]; is {
+		t.Errorf("perplexity %v", x)
+	}
 }
 
 // TestNames: the names follow Prometheus's conventions.

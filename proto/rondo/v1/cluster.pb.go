@@ -240,6 +240,7 @@ type Plan struct {
 	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
 	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
 	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
+	Result        []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,6 +355,13 @@ func (x *Plan) GetIdentity() string {
 func (x *Plan) GetLast() []*Member {
 	if x != nil {
 		return x.Last
+	}
+	return nil
+}
+
+func (x *Plan) GetResult() []byte {
+	if x != nil {
+		return x.Result
 	}
 	return nil
 }
@@ -1198,6 +1206,8 @@ type StepEvent struct {
 	ComputeSeconds float64 `protobuf:"fixed64,12,opt,name=compute_seconds,json=computeSeconds,proto3" json:"compute_seconds,omitempty"` // reading, forward, backward, clipping, updating
 	ExposedSeconds float64 `protobuf:"fixed64,13,opt,name=exposed_seconds,json=exposedSeconds,proto3" json:"exposed_seconds,omitempty"` // the sum over the ranks, less the part hidden by backward
 	WaitingSeconds float64 `protobuf:"fixed64,14,opt,name=waiting_seconds,json=waitingSeconds,proto3" json:"waiting_seconds,omitempty"` // the part of exposed_seconds before the slowest rank arrived
+	Tokens         float64 `protobuf:"fixed64,15,opt,name=tokens,proto3" json:"tokens,omitempty"`                                       // read by all ranks in the step; in a round the mean of its steps
+	SquaredError   bool    `protobuf:"varint,16,opt,name=squared_error,json=squaredError,proto3" json:"squared_error,omitempty"`        // the loss is a mean squared error, which has no perplexity
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1330,6 +1340,20 @@ func (x *StepEvent) GetWaitingSeconds() float64 {
 	return 0
 }
 
+func (x *StepEvent) GetTokens() float64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return 0
+}
+
+func (x *StepEvent) GetSquaredError() bool {
+	if x != nil {
+		return x.SquaredError
+	}
+	return false
+}
+
 // CheckpointEvent: a checkpoint is complete on storage.
 type CheckpointEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1443,6 +1467,7 @@ type EvalEvent struct {
 	Loss          float64                `protobuf:"fixed64,2,opt,name=loss,proto3" json:"loss,omitempty"` // nats per token
 	Tokens        int64                  `protobuf:"varint,3,opt,name=tokens,proto3" json:"tokens,omitempty"`
 	Metrics       []*Metric              `protobuf:"bytes,4,rep,name=metrics,proto3" json:"metrics,omitempty"`
+	SquaredError  bool                   `protobuf:"varint,5,opt,name=squared_error,json=squaredError,proto3" json:"squared_error,omitempty"` // the loss is a mean squared error
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1503,6 +1528,13 @@ func (x *EvalEvent) GetMetrics() []*Metric {
 		return x.Metrics
 	}
 	return nil
+}
+
+func (x *EvalEvent) GetSquaredError() bool {
+	if x != nil {
+		return x.SquaredError
+	}
+	return false
 }
 
 // Metric is a figure of the task's own, such as accuracy.
@@ -1569,11 +1601,12 @@ type DoneEvent struct {
 	Checkpoint      string                 `protobuf:"bytes,5,opt,name=checkpoint,proto3" json:"checkpoint,omitempty"`                                      // path; empty if none is kept
 	Stopped         bool                   `protobuf:"varint,6,opt,name=stopped,proto3" json:"stopped,omitempty"`                                           // before the last step
 	NonfiniteSteps  int64                  `protobuf:"varint,7,opt,name=nonfinite_steps,json=nonfiniteSteps,proto3" json:"nonfinite_steps,omitempty"`
-	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`               // of the ring in which it ended; an older one's event is stale
-	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                        // for the end, such as "--steps 3000 reached"
-	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`  // with the lowest validation loss; 0: no evaluation
-	BestLoss        float64                `protobuf:"fixed64,11,opt,name=best_loss,json=bestLoss,proto3" json:"best_loss,omitempty"` // its validation loss in nats per token
-	Metrics         []*Metric              `protobuf:"bytes,12,rep,name=metrics,proto3" json:"metrics,omitempty"`                     // of the last evaluation
+	Generation      uint64                 `protobuf:"varint,8,opt,name=generation,proto3" json:"generation,omitempty"`                          // of the ring in which it ended; an older one's event is stale
+	Reason          string                 `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`                                   // for the end, such as "--steps 3000 reached"
+	BestStep        int64                  `protobuf:"varint,10,opt,name=best_step,json=bestStep,proto3" json:"best_step,omitempty"`             // with the lowest validation loss; 0: no evaluation
+	BestLoss        float64                `protobuf:"fixed64,11,opt,name=best_loss,json=bestLoss,proto3" json:"best_loss,omitempty"`            // its validation loss in nats per token
+	Metrics         []*Metric              `protobuf:"bytes,12,rep,name=metrics,proto3" json:"metrics,omitempty"`                                // of the last evaluation
+	SquaredError    bool                   `protobuf:"varint,13,opt,name=squared_error,json=squaredError,proto3" json:"squared_error,omitempty"` // the losses are mean squared errors
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -1690,6 +1723,13 @@ func (x *DoneEvent) GetMetrics() []*Metric {
 		return x.Metrics
 	}
 	return nil
+}
+
+func (x *DoneEvent) GetSquaredError() bool {
+	if x != nil {
+		return x.SquaredError
+	}
+	return false
 }
 
 // NoticeEvent: a message for people, such as a slower build or a skipped step.
@@ -2027,7 +2067,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\"\xf8\x02\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\x90\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2043,7 +2083,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\aevicted\x18\n" +
 	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
 	"\bidentity\x18\v \x01(\tR\bidentity\x12$\n" +
-	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\"\\\n" +
+	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
+	"\x06result\x18\r \x01(\fR\x06result\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +
@@ -2100,7 +2141,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
 	"world_size\x18\x02 \x01(\x03R\tworldSize\x12\x12\n" +
 	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x16\n" +
-	"\x06reason\x18\x04 \x01(\tR\x06reason\"\xd3\x03\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"\x90\x04\n" +
 	"\tStepEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x1f\n" +
 	"\vtotal_steps\x18\x02 \x01(\x03R\n" +
@@ -2121,21 +2162,24 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\askipped\x18\v \x01(\bR\askipped\x12'\n" +
 	"\x0fcompute_seconds\x18\f \x01(\x01R\x0ecomputeSeconds\x12'\n" +
 	"\x0fexposed_seconds\x18\r \x01(\x01R\x0eexposedSeconds\x12'\n" +
-	"\x0fwaiting_seconds\x18\x0e \x01(\x01R\x0ewaitingSeconds\"9\n" +
+	"\x0fwaiting_seconds\x18\x0e \x01(\x01R\x0ewaitingSeconds\x12\x16\n" +
+	"\x06tokens\x18\x0f \x01(\x01R\x06tokens\x12#\n" +
+	"\rsquared_error\x18\x10 \x01(\bR\fsquaredError\"9\n" +
 	"\x0fCheckpointEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\"5\n" +
 	"\vSampleEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"w\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x9c\x01\n" +
 	"\tEvalEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\x12\x16\n" +
 	"\x06tokens\x18\x03 \x01(\x03R\x06tokens\x12*\n" +
-	"\ametrics\x18\x04 \x03(\v2\x10.rondo.v1.MetricR\ametrics\"2\n" +
+	"\ametrics\x18\x04 \x03(\v2\x10.rondo.v1.MetricR\ametrics\x12#\n" +
+	"\rsquared_error\x18\x05 \x01(\bR\fsquaredError\"2\n" +
 	"\x06Metric\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value\"\xf6\x02\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\"\x9b\x03\n" +
 	"\tDoneEvent\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\x03R\x04step\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x03R\x05epoch\x12\x12\n" +
@@ -2153,7 +2197,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\tbest_step\x18\n" +
 	" \x01(\x03R\bbestStep\x12\x1b\n" +
 	"\tbest_loss\x18\v \x01(\x01R\bbestLoss\x12*\n" +
-	"\ametrics\x18\f \x03(\v2\x10.rondo.v1.MetricR\ametrics\"1\n" +
+	"\ametrics\x18\f \x03(\v2\x10.rondo.v1.MetricR\ametrics\x12#\n" +
+	"\rsquared_error\x18\r \x01(\bR\fsquaredError\"1\n" +
 	"\vNoticeEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\x96\x01\n" +

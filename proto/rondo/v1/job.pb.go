@@ -135,24 +135,26 @@ type JobSpec struct {
 	MaxLength   int64 `protobuf:"varint,17,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
 	MaxExamples int64 `protobuf:"varint,18,opt,name=max_examples,json=maxExamples,proto3" json:"max_examples,omitempty"`
 	// Model. The cells are in the table of package compute.
-	Cell            string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
-	Hidden          int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	Layers          int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
-	Embed           int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
-	Dropout         float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
-	DropoutInput    float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
-	DropoutLocked   bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
-	LayerNorm       bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
-	SkipConnections bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
-	LabelSmoothing  float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
-	Bidirectional   bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
-	Pool            string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
-	DecoderContext  string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
-	Attention       string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
-	Target          string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
-	TieWeights      bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
-	Init            string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
-	ForgetBias      float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
+	Cell                string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
+	Hidden              int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Layers              int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
+	Embed               int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
+	Dropout             float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
+	DropoutInput        float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	DropoutLocked       bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
+	LayerNorm           bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
+	SkipConnections     bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
+	LabelSmoothing      float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
+	TeacherForcing      float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
+	TeacherForcingSteps int64   `protobuf:"varint,232,opt,name=teacher_forcing_steps,json=teacherForcingSteps,proto3" json:"teacher_forcing_steps,omitempty"`
+	Bidirectional       bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
+	Pool                string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
+	DecoderContext      string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
+	Attention           string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
+	Target              string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	TieWeights          bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
+	Init                string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
+	ForgetBias          float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
@@ -414,6 +416,20 @@ func (x *JobSpec) GetSkipConnections() bool {
 func (x *JobSpec) GetLabelSmoothing() float64 {
 	if x != nil {
 		return x.LabelSmoothing
+	}
+	return 0
+}
+
+func (x *JobSpec) GetTeacherForcing() float64 {
+	if x != nil {
+		return x.TeacherForcing
+	}
+	return 0
+}
+
+func (x *JobSpec) GetTeacherForcingSteps() int64 {
+	if x != nil {
+		return x.TeacherForcingSteps
 	}
 	return 0
 }
@@ -1008,7 +1024,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xbcs\n" +
+	"\x04_max\"\x95v\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1056,7 +1072,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x10skip_connections\x18\xca\x01 \x01(\bBD\xaa\xbb\x18@\n" +
 	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12\x98\x01\n" +
 	"\x0flabel_smoothing\x18\xe6\x01 \x01(\x01Bn\xaa\xbb\x18j\n" +
-	"Sshare of each target that training spreads over all of the vocabulary or the labels\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\x0elabelSmoothing\x12~\n" +
+	"Sshare of each target that training spreads over all of the vocabulary or the labels\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\x0elabelSmoothing\x12\xb8\x01\n" +
+	"\x0fteacher_forcing\x18\xe7\x01 \x01(\x01B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"qprobability that a decoder in training reads the right token before; else its own prediction (scheduled sampling)\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x0eteacherForcing\x12\x9b\x01\n" +
+	"\x15teacher_forcing_steps\x18\xe8\x01 \x01(\x03Bf\xaa\xbb\x18b\n" +
+	"Tsteps in which this probability falls from 1 to --teacher-forcing; 0: it is constant\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x13teacherForcingSteps\x12~\n" +
 	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
 	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the scores that BLEU and BookBLEU are held against: bleu.json.
+"""Writes the scores that BLEU and BookBLEU are held against, bleu.json, and sacreBLEU's words and
+scores of texts, words.json.
 
     pip install sacrebleu==2.6.0 && python3 bleu.py [folder]
 
@@ -82,3 +83,20 @@ for name, pairs in CASES.items():
                   "book": [[book(text(t), text(r), k) for k in range(1, 5)] for t, r in pairs]})
 lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
 (folder / "bleu.json").write_text(f"[\n{lines}\n]\n")
+
+# Each text is the translation of the next one. Some have what the tokenizer treats by a rule.
+TEXTS = [
+    "je suis chez moi .", "Je suis chez moi.", "il est calme.", "Il est calme !", "", "rien",
+    "3.14, 1,000 and 10-20; a-b", "3.14 , 1,000 and 10 - 20 ; a-b", "a.b,c. d,e", ".5 5. ,5 5,",
+    "&quot;A&amp;B&quot; &lt;c&gt; &amp;lt;", '"A&B" <c> &lt;', "d'accord, l'été\u202f? – oui…",
+    "d'accord , l'été ? – oui …", "[x] {y} (z) ~`^_|\\/@#$%*+=", "a <skipped> b-", "über – 北京。a",
+    "it's 5pm: let's go!", "it ' s 5pm : let 's go !", "0-0 0-a a-0 -0", "tab\there  two",
+]
+metric = sacrebleu.BLEU(tokenize="13a")
+pairs = list(zip(TEXTS, TEXTS[1:] + TEXTS[:1]))
+near = [(t, t.replace("a", "e", 1)) for t in TEXTS]
+cases = [{"pairs": each, "words": [metric.tokenizer(t.rstrip()).split() for t, _ in each],
+          "bleu": sacrebleu.corpus_bleu([t for t, _ in each], [[r for _, r in each]]).score}
+         for each in (pairs, near, near[:3])]
+lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in cases)
+(folder / "words.json").write_text(f"[\n{lines}\n]\n")
