@@ -367,7 +367,7 @@ type Device interface {
 	// that of Attend. It overwrites a.Weights.
 	AttendBackward(a Attention, dy, dq, dk, dv []float32)
 
-	// LayerNorm computes Y and, unless they are nil, Stats. A row's result depends on that row alone.
+	// LayerNorm computes Y and, unless nil, Stats. A row's result depends on that row alone.
 	LayerNorm(n LayerNorm)
 	// LayerNormBackward overwrites dx, dw and db with the gradients of X, Weight and Bias, given
 	// Y's. dx may be dy's memory. It reads X, Weight and Stats as LayerNorm left them.
