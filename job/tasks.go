@@ -30,6 +30,9 @@ type entry struct {
 	counter func(labels []string) label.Counter
 }
 
+// bothWays is the name here of a language model that reads in both directions.
+const bothWays = "lm, bidirectional"
+
 // tasks is the list of tasks. Nothing else in this package depends on a task's name.
 func tasks() map[string]entry {
 	return map[string]entry{
@@ -43,8 +46,14 @@ func tasks() map[string]entry {
 		task.Tag: {command: "tag", open: openLabelled, network: labellerNetwork,
 			evaluate: evaluateLabels, examples: examples.Tagged,
 			counter: func(labels []string) label.Counter { return tag.NewCounter(labels) }},
+		task.Fill: {command: "fill", open: openHidden, network: hiddenNetwork,
+			evaluate: evaluateHidden},
+		bothWays: {command: "generate", open: openHidden, network: hiddenNetwork,
+			evaluate: evaluateHidden},
 		task.Translate: {command: "translate", open: openTranslated, network: translatorNetwork,
 			evaluate: evaluateTranslations, examples: examples.Pairs},
+		task.Describe: {command: "describe", open: openDescribed, network: describerNetwork,
+			evaluate: evaluateDescriptions, examples: examples.Described},
 		task.Regress: {command: "predict", open: openSeries, network: seriesNetwork,
 			evaluate: evaluateSeries},
 	}
@@ -52,7 +61,11 @@ func tasks() map[string]entry {
 
 // taskOf returns the entry of a job's task.
 func taskOf(spec *rondov1.JobSpec) (entry, error) {
-	e, known := tasks()[spec.Task]
+	name := spec.Task
+	if name == task.LM && spec.Bidirectional {
+		name = bothWays
+	}
+	e, known := tasks()[name]
 	if !known {
 		return e, app.Usage(fmt.Errorf("--task %q is not one of %s", spec.Task,
 			strings.Join(task.Names(), ", ")))

@@ -12,11 +12,13 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
+	"rondo/task/fill"
 	"rondo/task/lm"
 	"rondo/telemetry"
 )
 
-// Text is the Data of a language model.
+// Text is the Data of a language model. hidden makes other tasks of it.
 type Text struct {
 	segmentData
 	corpus    *corpus.Corpus
@@ -47,10 +49,15 @@ func openCorpus(
 	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
 	vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
+	var reserved []string
+	if spec.Task == task.Fill {
+		reserved = []string{fill.Blank}
+	}
 	c, err := corpus.Open(ctx, corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
 		MinFrequency: spec.MinFrequency,
+		Reserved:     reserved,
 		MaxTokens:    maxTokens,
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
@@ -200,22 +207,40 @@ func (t *Trained) Write(
 	if err != nil {
 		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
 	}
-	return w.Write(ctx, t.weights.(*model.Model))
+	var g lm.Generator
+	if l, ok := t.weights.(*model.Labeller); ok {
+		g, err = l.NewGenerator(int(t.Spec.Bptt))
+	} else {
+		g, err = t.weights.(*model.Model).NewGenerator()
+	}
+	if err != nil {
+		return "", err
+	}
+	return w.Write(ctx, g)
+}
+
+// openText opens a text to evaluate on.
+func (t *Trained) openText(ctx context.Context, source string) (*corpus.Corpus, error) {
+	text, err := OpenText(ctx, source, t.Spec, t.Vocabulary)
+	if err != nil {
+		return nil, err
+	}
+	if n := text.Tokens().Len(); n < 2 {
+		return nil, errors.Join(text.Close(), app.Usagef("corpus %s has %d tokens, and 2 are "+
+			"needed: give a longer text", source, n))
+	}
+	return text, nil
 }
 
 // evaluateText measures a language model on a text.
 func evaluateText(
 	ctx context.Context, t *Trained, source string, _ Search,
 ) (e telemetry.Eval, err error) {
-	text, err := OpenText(ctx, source, t.Spec, t.Vocabulary)
+	text, err := t.openText(ctx, source)
 	if err != nil {
 		return e, err
 	}
 	defer func() { _ = text.Close() }()
-	if n := text.Tokens().Len(); n < 2 {
-		return e, app.Usagef("corpus %s has %d tokens, and 2 are needed: give a longer text",
-			source, n)
-	}
 	sum, targets, err := lm.Score(ctx, t.weights.(*model.Model), text.Tokens(), int(t.Spec.Bptt))
 	if err != nil {
 		return e, err

@@ -81,11 +81,11 @@ func (d *Decoder) allocate() (err error) {
 func (d *Decoder) Encode(source, lengths []int32) (err error) {
 	B := len(d.identity)
 	in := Examples{Steps: len(source) / B, Inputs: source, Lengths: lengths}
-	if err := in.check(d.maxSource, B, d.translator.config.SourceVocab); err != nil {
+	if err := in.check(d.maxSource, B, d.translator.sources()); err != nil {
 		return err
 	}
 	defer compute.Catch(&err)
-	d.encoder.load(in)
+	d.loadSource(in)
 	if of, keys := d.attends(); of != nil {
 		*of, *keys = d.encoded, d.keys
 	}
@@ -93,7 +93,7 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 	copy(d.lanes, d.identity)
 	d.begin = nil
 	for k, after := range d.after {
-		d.copyState(after, d.encoder.sides(k)[0].out, nil)
+		d.copyState(after, d.first(k), nil)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func nameOf(what string, at int, names []string) string {
 // the same.
 type TranslatorConfig struct {
 	Cell         compute.Cell
-	SourceVocab  int // tokens
+	SourceVocab  int // tokens; ignored with Vectors
 	TargetVocab  int // V, tokens
 	Embed        int // E, of source and target; at least 1
 	Hidden       int // H, of each direction and of the decoder
@@ -94,6 +94,10 @@ type TranslatorConfig struct {
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
+
+	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
+	// and an encoder: see SetVectors. 0: none.
+	Vectors int
 
 	LabelSmoothing float64
 
@@ -118,15 +122,19 @@ func (c TranslatorConfig) network() Config {
 
 // Validate returns nil, or an error of one line that names the wrong flag.
 func (c TranslatorConfig) Validate() error {
-	for _, n := range []Config{c.encoder().Config, c.network()} {
+	source, contexts := c.encoder().Config, ContextInput
+	if c.Vectors > 0 {
+		source, contexts = c.network(), ContextInput+1
+	}
+	for _, n := range []Config{source, c.network()} {
 		if err := n.Validate(); err != nil {
 			return err
 		}
 	}
 	switch {
 	case c.Embed == 0:
-		return errors.New("--embed 0: translation needs an embedding of at least 1")
-	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
+		return errors.New("--embed 0: a decoder needs an embedding of at least 1")
+	case c.Context < 0 || c.Context >= contexts:
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
@@ -142,7 +150,7 @@ func (c TranslatorConfig) Validate() error {
 		return errors.New("--feedback output keeps no state, and with --decoder-context state " +
 			"the decoder learns of its source by that alone: give concat, or --attention luong")
 	}
-	return nil
+	return c.validateVectors()
 }
 
 // shape describes the translator's shape in messages.
@@ -166,7 +174,7 @@ func (c TranslatorConfig) encoder() stackConfig {
 func (c TranslatorConfig) decoder() stackConfig {
 	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1,
 		stateless: c.Feedback == FeedbackOutput}
-	if c.Context == ContextConcat {
+	if c.Context != ContextState {
 		s.context = c.Hidden
 	}
 	if c.Attention == AttentionBahdanau {
@@ -192,6 +200,8 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	decoder.embedding.weight   [V, E]
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
+//	vector.weight              [L*H, F]  with Vectors, in place of the encoder; with
+//	                                     ContextInput [H, F]
 func (c TranslatorConfig) Layout() []View {
 	var l layouter
 	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
@@ -200,7 +210,11 @@ func (c TranslatorConfig) Layout() []View {
 		l.add(roleProjection, name, c.attentionShape(name)...)
 	}
 	c.decoder().layout(&l)
-	c.encoder().layout(&l)
+	if c.Vectors > 0 {
+		l.add(roleProjection, vectorWeight, c.projections()*c.Hidden, c.Vectors)
+	} else {
+		c.encoder().layout(&l)
+	}
 	return l.views
 }
 
@@ -217,6 +231,9 @@ func (c TranslatorConfig) Finishes() []int {
 			ends = append(ends, find(views, name).end())
 		}
 	}
+	if c.Vectors > 0 {
+		return slices.Concat(ends, decoder, []int{find(views, vectorWeight).end()})
+	}
 	return slices.Concat(ends, decoder, c.encoder().finishes(views))
 }
 
@@ -227,6 +244,7 @@ type Translator struct {
 	parameters
 	config      TranslatorConfig
 	decoderRows gradientRows // of the decoder's embedding; rows are the encoder's
+	vectors     []float32    // the sources, [rows, F]
 }
 
 // NewTranslator makes a translator with initial weights. They depend on cfg alone, each tensor on
