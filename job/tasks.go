@@ -30,9 +30,6 @@ type entry struct {
 	counter func(labels []string) label.Counter
 }
 
-// bothWays is the name here of a language model that reads in both directions.
-const bothWays = "lm, bidirectional"
-
 // tasks is the list of tasks. Nothing else in this package depends on a task's name.
 func tasks() map[string]entry {
 	return map[string]entry{
@@ -48,8 +45,6 @@ func tasks() map[string]entry {
 			counter: func(labels []string) label.Counter { return tag.NewCounter(labels) }},
 		task.Fill: {command: "fill", open: openHidden, network: hiddenNetwork,
 			evaluate: evaluateHidden},
-		bothWays: {command: "generate", open: openHidden, network: hiddenNetwork,
-			evaluate: evaluateHidden},
 		task.Translate: {command: "translate", open: openTranslated, network: translatorNetwork,
 			evaluate: evaluateTranslations, examples: examples.Pairs},
 		task.Describe: {command: "describe", open: openDescribed, network: describerNetwork,
@@ -61,11 +56,11 @@ func tasks() map[string]entry {
 
 // taskOf returns the entry of a job's task.
 func taskOf(spec *rondov1.JobSpec) (entry, error) {
-	name := spec.Task
-	if name == task.LM && spec.Bidirectional {
-		name = bothWays
+	e, known := tasks()[spec.Task]
+	if spec.Task == task.LM && spec.Bidirectional { // it has the network and the lanes of fill
+		e = tasks()[task.Fill]
+		e.command = "generate"
 	}
-	e, known := tasks()[name]
 	if !known {
 		return e, app.Usage(fmt.Errorf("--task %q is not one of %s", spec.Task,
 			strings.Join(task.Names(), ", ")))
