@@ -77,6 +77,9 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	if t.Attention, err = model.ParseAttention(spec.Attention); err != nil {
 		return t, app.Usage(err)
 	}
+	if t.Feedback, err = model.ParseFeedback(spec.Feedback); err != nil {
+		return t, app.Usage(err)
+	}
 	return t, app.Usage(t.Validate())
 }
 

@@ -22,6 +22,12 @@ func TestTranslatorOnGPU(t *testing.T) {
 				Embed: 6, Hidden: 16, Layers: 2, Bidirectional: true, Dropout: 0.3,
 				DropoutInput: 0.2, LabelSmoothing: 0.1, Attention: model.AttentionKind(kind),
 				Seed: 7}
+			switch c.Attention {
+			case model.AttentionScaled:
+				c.Feedback = model.FeedbackOutput
+			case model.AttentionBahdanau:
+				c.Feedback = model.FeedbackHidden
+			}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Pairs, 3)
 			for i := range batches {

@@ -96,7 +96,9 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	n.decoder.makeLayers()
 	for k, layer := range n.decoder.layers {
-		layer.(*Layer).in, layer.(*Layer).dstate = n.encoder.sides(k)[0].out, dfirst[k]
+		if !c.stateless {
+			layer.(*Layer).in, layer.(*Layer).dstate = n.encoder.sides(k)[0].out, dfirst[k]
+		}
 	}
 	if kind.after() {
 		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
@@ -143,6 +145,9 @@ func (n *translation) load(in Pairs, training bool) {
 		n.decoder.ids[i], n.output.targets[i] = 0, -1
 		if i/B < lengths[i%B] {
 			n.decoder.ids[i], n.output.targets[i] = in.Inputs[i], in.Targets[i]
+			if n.translator.config.Feedback == FeedbackHidden {
+				n.decoder.ids[i] = in.Inputs[i%B]
+			}
 		}
 	}
 	n.output.scale = in.Scale
@@ -268,6 +273,9 @@ func (e *entry) backward(dx []float32) {
 	if s.context > 0 {
 		d := e.scratch[:n*s.context]
 		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
+		if s.stateless { // no layer has overwritten it
+			s.dev.Zero(e.top.dout.H)
+		}
 		s.dev.EmbedBackward(e.top.dout.H, d, e.lanes)
 		d = e.scratch[:n*s.Embed]
 		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)

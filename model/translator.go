@@ -33,6 +33,31 @@ func ParseContext(name string) (Context, error) {
 // String is the name in --decoder-context.
 func (c Context) String() string { return nameOf("decoder-context", int(c), ContextNames()) }
 
+// Feedback is what a Translator's decoder keeps of a step for the next (Goodfellow, Bengio and
+// Courville, Deep Learning, 10.2).
+type Feedback int
+
+const (
+	// FeedbackBoth keeps its state, and reads the token.
+	FeedbackBoth Feedback = iota
+	// FeedbackOutput reads the token alone: every step starts from a zero state (figure 10.4).
+	FeedbackOutput
+	// FeedbackHidden keeps the state alone: every step reads the token that begins the target
+	// (figure 10.3), so that the tokens of a translation are independent, given the source.
+	FeedbackHidden
+)
+
+// FeedbackNames returns the names of all feedbacks, in the order of their numbers.
+func FeedbackNames() []string {
+	return []string{FeedbackBoth: "both", FeedbackOutput: "output", FeedbackHidden: "hidden"}
+}
+
+// ParseFeedback returns the feedback with this name.
+func ParseFeedback(name string) (Feedback, error) {
+	at, err := parseName("--feedback", name, FeedbackNames())
+	return Feedback(at), err
+}
+
 // parseName returns the index of a flag's value among names.
 func parseName(flag, name string, names []string) (int, error) {
 	at := slices.Index(names, name)
@@ -61,6 +86,7 @@ type TranslatorConfig struct {
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
 	Attention    AttentionKind
+	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
 
@@ -98,6 +124,15 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
+	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
+		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
+	case c.Feedback != FeedbackOutput:
+	case c.Attention == AttentionBahdanau:
+		return errors.New("--feedback output keeps no state, with which --attention bahdanau " +
+			"asks: give --attention luong or scaled, or another feedback")
+	case c.Context == ContextState && c.Attention == AttentionNone:
+		return errors.New("--feedback output keeps no state, and with --decoder-context state " +
+			"the decoder learns of its source by that alone: give concat, or --attention luong")
 	}
 	return nil
 }
@@ -121,7 +156,8 @@ func (c TranslatorConfig) encoder() stackConfig {
 
 // decoder is the target's embedding and layers.
 func (c TranslatorConfig) decoder() stackConfig {
-	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1}
+	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1,
+		stateless: c.Feedback == FeedbackOutput}
 	if c.Context == ContextConcat {
 		s.context = c.Hidden
 	}

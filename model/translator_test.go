@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,6 +22,7 @@ type translatorTrace struct {
 	Bidirectional    bool
 	Context          string
 	Attention        string
+	Feedback         string
 	Smoothing        float64
 	Source           [][]int32
 	Lengths          []int32
@@ -45,15 +47,19 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	feedback, err := ParseFeedback(cmp.Or(w.Feedback, "both"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
-		Attention: attention, LabelSmoothing: w.Smoothing}
+		Attention: attention, Feedback: feedback, LabelSmoothing: w.Smoothing}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 16, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 19, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -151,6 +157,12 @@ func translators() map[string]TranslatorConfig {
 				all[name] = c
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
 				all[name+"/bidirectional"] = c
+				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
+					f := c
+					if f.Feedback = feedback; cell == compute.LSTM && f.Validate() == nil {
+						all[name+"/"+FeedbackNames()[feedback]] = f
+					}
+				}
 			}
 		}
 	}
@@ -313,6 +325,13 @@ func TestTranslatorConfig(t *testing.T) {
 		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
 		"--attention: 4 is not":       func(c *TranslatorConfig) { c.Attention = 4 },
 		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
+		"--feedback: 3 is not":        func(c *TranslatorConfig) { c.Feedback = 3 },
+		"--attention bahdanau asks": func(c *TranslatorConfig) {
+			c.Feedback, c.Attention = FeedbackOutput, AttentionBahdanau
+		},
+		"--decoder-context state the decoder": func(c *TranslatorConfig) {
+			c.Feedback, c.Context = FeedbackOutput, ContextState
+		},
 	} {
 		c := translators()["gru/concat/none"]
 		change(&c)

@@ -79,7 +79,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
-	case "decoder_context", "attention", "teacher_forcing", "teacher_forcing_steps":
+	case "decoder_context", "attention", "feedback", "teacher_forcing", "teacher_forcing_steps":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -218,6 +218,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Accumulate == 1 {
 		lasts.Accumulate = 0
 	}
+	if lasts.Feedback == "both" {
+		lasts.Feedback = ""
+	}
 	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasts)
 	if err != nil {
 		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
@@ -263,6 +266,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
+		lasts.Feedback = spec.Feedback
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -380,6 +380,7 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--sample-prefix a":       "lm",
 		"--label-smoothing 0.1":   "lm classify tag translate",
 		"--attention scaled":      "translate",
+		"--feedback output":       "translate",
 		"--teacher-forcing 0.5":   "translate",
 		"--bidirectional":         "classify tag translate",
 		"--max-length 5":          "classify tag translate",

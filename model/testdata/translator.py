@@ -9,7 +9,7 @@ target's tokens, each predicted from those before it.
     cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention, smoothing
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
-    plain: the loss without label smoothing
+    plain: the loss without label smoothing; feedback: both, unless it is given
 """
 import json
 import pathlib
@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention, and label smoothing
+# name: cell, layers, bidirectional, context, attention, and label smoothing and feedback
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -40,6 +40,9 @@ CASES = {
     "gru-scaled": ("gru", 1, True, "state", "scaled"),
     "lstm-scaled-smooth": ("lstm", 1, False, "concat", "scaled", 0.1),
     "gru-smooth": ("gru", 1, False, "state", "none", 0.3),
+    "lstm-output": ("lstm", 2, True, "concat", "luong", 0.0, "output"),
+    "gru-output": ("gru", 1, False, "concat", "none", 0.0, "output"),
+    "gru-hidden": ("gru", 2, False, "state", "bahdanau", 0.0, "hidden"),
 }
 
 
@@ -51,9 +54,10 @@ class Part(nn.Module):
 
 
 class Translator(nn.Module):
-    def __init__(self, cell, layers, bidirectional, context, attention):
+    def __init__(self, cell, layers, bidirectional, context, attention, feedback="both"):
         super().__init__()
         self.context, self.kind, self.sides = context, attention, 1 + bidirectional
+        self.feedback = feedback
         self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
         wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
         self.decoder = Part(cell, V, wide, layers)
@@ -103,12 +107,17 @@ class Translator(nn.Module):
         else:
             state = self.start(state)
             last = state[-1]
+        if self.feedback == "hidden":
+            inputs = inputs[:1].expand(T, B)
         x = self.decoder.embedding(inputs)
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
         if self.kind == "bahdanau":
             return self.output(self.bahdanau(encoded, x, state))
-        y, _ = self.decoder.rnn(x, state)
+        if self.feedback == "output":
+            y = torch.cat([self.decoder.rnn(step[None])[0] for step in x])
+        else:
+            y, _ = self.decoder.rnn(x, state)
         if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
         return self.output(y)
@@ -124,9 +133,9 @@ def tensors(named):
 
 def trace(number, case):
     cell, layers, bidirectional, context, attention, *rest = case
-    smoothing = rest[0] if rest else 0.0
+    smoothing, feedback = (*rest, 0.0, "both")[:2] if len(rest) != 1 else (rest[0], "both")
     torch.manual_seed(number)
-    model = Translator(*case[:5]).double()
+    model = Translator(*case[:5], feedback).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
             if name.startswith("attention"):
@@ -142,6 +151,7 @@ def trace(number, case):
                                     label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
     more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
+    more |= {"feedback": feedback} if feedback != "both" else {}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
@@ -150,7 +160,8 @@ def trace(number, case):
         "targets": targets.reshape(-1).tolist(),
         "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
-        "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
+        "gradients": tensors((n, torch.zeros_like(p) if p.grad is None else p.grad)
+                             for n, p in model.named_parameters()),
     } | more
 
 
