@@ -196,12 +196,9 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			_, err := parse(t, strings.Fields(c.args)...)
-			var usage *UsageError
-			if !errors.As(err, &usage) {
-				t.Fatalf("error %v (%T) is not a UsageError", err, err)
-			}
-			if !strings.HasPrefix(usage.Error(), c.want) {
-				t.Errorf("error %q does not begin with %q", usage.Error(), c.want)
+			usage, is := errors.AsType[*UsageError](err)
+			if !is || !strings.HasPrefix(usage.Error(), c.want) {
+				t.Errorf("%v (%T), want a UsageError that begins with %q", err, err, c.want)
 			}
 		})
 	}
