@@ -39,19 +39,20 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		return model.Config{}, app.Usage(fmt.Errorf("--cell %w", err))
 	}
 	c := model.Config{
-		Cell:         cell,
-		Vocab:        vocabulary,
-		Embed:        int(spec.Embed),
-		Hidden:       int(spec.Hidden),
-		Layers:       int(spec.Layers),
-		Dropout:      spec.Dropout,
-		DropoutInput: spec.DropoutInput,
-		TieWeights:   spec.TieWeights,
-		Init:         initial,
-		ForgetBias:   spec.ForgetBias,
-		Seed:         spec.Seed,
-		Recompute:    int(spec.Recompute),
-
+		Cell:          cell,
+		Vocab:         vocabulary,
+		Embed:         int(spec.Embed),
+		Hidden:        int(spec.Hidden),
+		Layers:        int(spec.Layers),
+		Dropout:       spec.Dropout,
+		DropoutInput:  spec.DropoutInput,
+		DropoutLocked: spec.DropoutLocked,
+		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
+		TieWeights:     spec.TieWeights,
+		Init:           initial,
+		ForgetBias:     spec.ForgetBias,
+		Seed:           spec.Seed,
+		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,
 	}
 	return c, app.Usage(c.Validate())

@@ -69,7 +69,8 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	}
 	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: data.Tokens, TargetVocab: data.Outputs,
 		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
-		Dropout: c.Dropout, DropoutInput: c.DropoutInput, LabelSmoothing: c.LabelSmoothing,
+		Dropout: c.Dropout, DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked,
+		LayerNorm: c.LayerNorm, Skip: c.Skip, LabelSmoothing: c.LabelSmoothing,
 		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)

@@ -30,6 +30,7 @@ type Layer struct {
 	y            *buffer                // [T, B, H]
 	dx           *buffer                // [T, B, D]; nil if the input is token ids
 	rows         tensor.Shape           // of x and y in the graph; nil: [T, B]
+	skip         *skip                  // around the layer; nil: none
 
 	gradient []float32     // gradient of the weights, laid out as they are
 	dw       *tensor.Dense // gradient as a tensor
@@ -164,6 +165,7 @@ func (l *Layer) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia
 			dy, err := floats(in[3], len(l.y.flat))
 			if err == nil {
 				l.backward(dy, dx)
+				l.skip.add(dx)
 			}
 			return err
 		})

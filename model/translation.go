@@ -158,14 +158,14 @@ func (n *translation) load(in Pairs, training bool) {
 		}
 	}
 	if training {
-		n.encoder.loadDropout(in.Step, in.Lanes)
-		n.decoder.loadDropout(in.Step, in.Lanes)
+		n.encoder.loadDropout(in.Step, in.Lanes, 0)
+		n.decoder.loadDropout(in.Step, in.Lanes, 0)
 	}
 }
 
 // encode runs the encoder on the loaded source, without dropout.
 func (n *translation) encode() {
-	n.encoder.runLayers(n.encoder.input())
+	n.encoder.runLayers(n.encoder.input(false))
 	n.entry.join()
 	if n.attention != nil {
 		n.attention.project()
@@ -249,10 +249,7 @@ func (e *entry) join() {
 // run computes x.
 func (e *entry) run(training bool) {
 	s, n := e.decoder, e.decoder.T*e.decoder.B
-	y := s.input().X
-	if training && s.dropped != nil {
-		s.dropped.drop(s.embedding.y)
-	}
+	y := s.input(training).X
 	if s.context == 0 {
 		return // the embedding is x
 	}

@@ -89,6 +89,11 @@ type TranslatorConfig struct {
 	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
+	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
+	// and no Skip.
+	DropoutLocked bool
+	LayerNorm     bool
+	Skip          bool
 
 	LabelSmoothing float64
 
@@ -106,6 +111,7 @@ type TranslatorConfig struct {
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -124,6 +130,8 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
+	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
+		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
 	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
 		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
 	case c.Feedback != FeedbackOutput:
@@ -177,6 +185,7 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	attention.query.weight     [H, H]    with AttentionBahdanau
 //	attention.keys.weight      [H, W]    with any attention
 //	attention.score.weight     [1, H]    with AttentionBahdanau
+//	decoder.norm.{k}.weight    [H]       with LayerNorm, as in a Model
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
 //	                                     ContextConcat E+H, and W more with
 //	                                     AttentionBahdanau; then the layer's other tensors

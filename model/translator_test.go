@@ -23,6 +23,7 @@ type translatorTrace struct {
 	Context          string
 	Attention        string
 	Feedback         string
+	Norm, Skip       bool
 	Smoothing        float64
 	Source           [][]int32
 	Lengths          []int32
@@ -53,13 +54,14 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
-		Attention: attention, Feedback: feedback, LabelSmoothing: w.Smoothing}
+		Attention: attention, Feedback: feedback, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm,
+		Skip: w.Skip}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 19, func(t *testing.T, file string) {
+	forTraces(t, "testdata/translator-*.json", 21, func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
@@ -154,8 +156,10 @@ func translators() map[string]TranslatorConfig {
 				c.Context, c.Attention = Context(context), AttentionKind(attention)
 				name := fmt.Sprintf("%v/%s/%s", cell, name, kind)
 				c.Bidirectional, c.Dropout, c.DropoutInput = false, 0, 0
+				c.DropoutLocked = false
 				all[name] = c
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
+				c.DropoutLocked = c.Context == ContextState
 				all[name+"/bidirectional"] = c
 				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
 					f := c
@@ -163,6 +167,11 @@ func translators() map[string]TranslatorConfig {
 						all[name+"/"+FeedbackNames()[feedback]] = f
 					}
 				}
+				if c.Attention != AttentionBahdanau {
+					c.LayerNorm, c.Skip = true, true
+					all[name+"/norm"] = c
+				}
+				c.LayerNorm, c.Skip = false, false
 			}
 		}
 	}

@@ -77,6 +77,8 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Regress}
 	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Translate}
+	case "dropout_locked", "layer_norm", "skip_connections":
+		return []string{task.LM, task.Classify, task.Tag, task.Translate, task.Regress}
 	case "bidirectional", "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate}
 	case "decoder_context", "attention", "feedback", "teacher_forcing", "teacher_forcing_steps":
@@ -110,6 +112,13 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
+	}
+	if spec.SkipConnections && spec.Layers < 2 {
+		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
+	}
+	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
+		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
+			"whose decoder runs step by step: give another --attention, or leave them out")
 	}
 	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
@@ -254,6 +263,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
+		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}

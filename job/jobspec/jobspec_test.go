@@ -155,6 +155,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
+		{"--skip-connections --layers 1", "--skip-connections begin at the second layer: set"},
+		{"--task translate --attention bahdanau --layer-norm", "--layer-norm and " +
+			"--skip-connections are not for --attention bahdanau, whose decoder runs step by"},
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
@@ -365,6 +368,29 @@ func TestIdentityOfAccumulate(t *testing.T) {
 	}
 	if Identity(spec, "") == Identity(other, "") || len(Differences(spec, other)) != 1 {
 		t.Errorf("--accumulate 2 differs in %q", Differences(spec, other))
+	}
+}
+
+// A job of before there was --layer-norm and --skip-connections is one without them.
+func TestIdentityOfLayers(t *testing.T) {
+	before := Identity(Default(), "")
+	for flag, change := range map[string]func(*rondov1.JobSpec){
+		"--layer-norm true instead of false": func(s *rondov1.JobSpec) { s.LayerNorm = true },
+		"--skip-connections true instead of false": func(s *rondov1.JobSpec) {
+			s.SkipConnections = true
+		},
+	} {
+		spec := Default()
+		change(spec)
+		if got := Differences(spec, Default()); Identity(spec, "") == before ||
+			len(got) != 1 || got[0] != flag {
+			t.Errorf("differences %q, want %q alone", got, flag)
+		}
+	}
+	locked := Default() // masks may be others from any step on
+	locked.DropoutLocked = true
+	if Identity(locked, "") != before {
+		t.Error("--dropout-locked makes another job")
 	}
 }
 
