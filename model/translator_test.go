@@ -190,7 +190,9 @@ func translators() map[string]TranslatorConfig {
 				all[name+"/bidirectional"] = c
 				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
 					f := c
-					if f.Feedback = feedback; cell == compute.LSTM && f.Validate() == nil {
+					f.Feedback, f.LayerNorm = feedback, feedback == FeedbackOutput
+					f.Skip = f.LayerNorm
+					if cell == compute.LSTM && f.Validate() == nil {
 						all[name+"/"+FeedbackNames()[feedback]] = f
 					}
 				}
