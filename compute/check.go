@@ -149,6 +149,34 @@ func (a Attention) CheckBackward(dy, dq, dk, dv []float32) {
 	CheckSame("attention's dv", len(a.V), len(dv))
 }
 
+// Check panics unless the tensors have their shapes.
+func (n LayerNorm) Check() {
+	width := len(n.Weight)
+	if width == 0 || len(n.X)%width != 0 {
+		panic(fmt.Sprintf("compute: layer normalisation of %d elements in rows of %d", len(n.X),
+			width))
+	}
+	CheckSame("a layer normalisation's bias", width, len(n.Bias))
+	CheckSame("a layer normalisation's y", len(n.X), len(n.Y))
+	if n.Stats != nil {
+		CheckLength("a layer normalisation's stats", len(n.Stats), 2*n.Rows())
+	}
+}
+
+// Rows is N.
+func (n LayerNorm) Rows() int { return len(n.X) / len(n.Weight) }
+
+// CheckBackward is Check, and that there are stats and the gradients have the shapes of their
+// tensors.
+func (n LayerNorm) CheckBackward(dy, dx, dw, db []float32) {
+	n.Check()
+	CheckLength("a layer normalisation's stats", len(n.Stats), 2*n.Rows())
+	CheckSame("a layer normalisation's dy", len(n.Y), len(dy))
+	CheckSame("a layer normalisation's dx", len(n.X), len(dx))
+	CheckSame("a layer normalisation's dw", len(n.Weight), len(dw))
+	CheckSame("a layer normalisation's db", len(n.Bias), len(db))
+}
+
 // CheckLengths panics unless every row's length is in [0, steps].
 func CheckLengths(lengths []int32, steps int) {
 	for b, length := range lengths {

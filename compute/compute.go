@@ -258,38 +258,6 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
-// Columns are some columns, from At on, of a matrix with rows of Stride floats.
-type Columns struct {
-	X          []float32 // [rows, Stride]
-	Stride, At int
-}
-
-// Rows is the number of rows.
-func (c Columns) Rows() int { return len(c.X) / c.Stride }
-
-// Pooling is how a sequence of states becomes one.
-type Pooling int
-
-// The poolings.
-const (
-	// MeanPool adds the states in the order of the steps and multiplies the sum by 1/length.
-	MeanPool Pooling = iota
-	// MaxPool takes the largest value of each element over the steps; NaN is the largest.
-	MaxPool
-)
-
-// Attention is attention of T queries over S source steps in each of B lanes (Luong et al. 2015,
-// arXiv:1508.04025). Keys and queries are H wide, values W.
-type Attention struct {
-	T, S, B, H, W int
-	Q             []float32 // [T, B, H]
-	K             []float32 // [S, B, H]
-	V             []float32 // [S, B, W]
-	Lengths       []int32   // [B]: source steps of each lane, in [0, S]; host memory
-	Weights       []float32 // [B, T, S]
-	Y             []float32 // [T, B, W]
-}
-
 // Clip says how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
@@ -398,6 +366,12 @@ type Device interface {
 	// AttendBackward overwrites dq, dk and dv with the gradients of Q, K and V, given Y's. a is
 	// that of Attend. It overwrites a.Weights.
 	AttendBackward(a Attention, dy, dq, dk, dv []float32)
+
+	// LayerNorm computes Y and, unless nil, Stats. A row's result depends on that row alone.
+	LayerNorm(n LayerNorm)
+	// LayerNormBackward overwrites dx, dw and db with the gradients of X, Weight and Bias, given
+	// Y's. dx may be dy's memory. It reads X, Weight and Stats as LayerNorm left them.
+	LayerNormBackward(n LayerNorm, dy, dx, dw, db []float32)
 
 	// SumSquares returns the sum of squares in float64, with the same bits on every device. The
 	// order is fixed: in each block of SquaresBlock elements, SquaresLanes sums, each over every

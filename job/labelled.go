@@ -139,7 +139,8 @@ func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig,
 	}
 	l = model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
-		DropoutInput: c.DropoutInput, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
+		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
+		Skip: c.Skip, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
 		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 	if e, _ := taskOf(spec); e.examples == examples.Labelled { // one label for all steps
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {

@@ -39,6 +39,10 @@ func TestMemoryAgainstTheDevice(t *testing.T) {
 		"tied": {3000, func(s *rondov1.JobSpec) {
 			s.Embed, s.TieWeights, s.Layers = 64, true, 2
 		}},
+		"norm": {60, func(s *rondov1.JobSpec) { s.Layers, s.Hidden, s.LayerNorm = 2, 160, true }},
+		"skip": {60, func(s *rondov1.JobSpec) {
+			s.Layers, s.LayerNorm, s.SkipConnections, s.DropoutLocked = 3, true, true, true
+		}},
 		"large vocabulary": {80000, func(s *rondov1.JobSpec) {
 			s.Embed, s.Batch, s.Bptt = 64, 32, 35
 		}},

@@ -39,19 +39,20 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		return model.Config{}, app.Usage(fmt.Errorf("--cell %w", err))
 	}
 	c := model.Config{
-		Cell:         cell,
-		Vocab:        vocabulary,
-		Embed:        int(spec.Embed),
-		Hidden:       int(spec.Hidden),
-		Layers:       int(spec.Layers),
-		Dropout:      spec.Dropout,
-		DropoutInput: spec.DropoutInput,
-		TieWeights:   spec.TieWeights,
-		Init:         initial,
-		ForgetBias:   spec.ForgetBias,
-		Seed:         spec.Seed,
-		Recompute:    int(spec.Recompute),
-
+		Cell:          cell,
+		Vocab:         vocabulary,
+		Embed:         int(spec.Embed),
+		Hidden:        int(spec.Hidden),
+		Layers:        int(spec.Layers),
+		Dropout:       spec.Dropout,
+		DropoutInput:  spec.DropoutInput,
+		DropoutLocked: spec.DropoutLocked,
+		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
+		TieWeights:     spec.TieWeights,
+		Init:           initial,
+		ForgetBias:     spec.ForgetBias,
+		Seed:           spec.Seed,
+		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,
 	}
 	return c, app.Usage(c.Validate())
@@ -133,7 +134,7 @@ func LoadTrained(
 			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
 	if err := jobspec.ValidateFields(spec); err != nil {
-		return nil, fmt.Errorf("manifest.json in %s: %v", c.Path, err)
+		return nil, fmt.Errorf("manifest.json in %s: %s", c.Path, err.Error()) // no UsageError
 	}
 	if err := use.apply(spec); err != nil {
 		return nil, err

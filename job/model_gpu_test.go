@@ -25,7 +25,7 @@ func TestDropoutOnGPU(t *testing.T) {
 	for _, c := range []model.Config{
 		{Cell: compute.LSTM, Vocab: 7, Hidden: 16, Layers: 1, Dropout: 0.3, Seed: 7},
 		{Cell: compute.GRU, Vocab: 7, Hidden: 16, Layers: 2, Dropout: 0.3, Seed: 7, Embed: 6,
-			DropoutInput: 0.2, Recompute: 4},
+			DropoutInput: 0.2, DropoutLocked: true, LayerNorm: true, Skip: true, Recompute: 4},
 	} {
 		t.Run(fmt.Sprint(c.Cell), func(t *testing.T) {
 			gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
@@ -123,7 +123,8 @@ func TestLabellerOnGPU(t *testing.T) {
 		t.Run(pool.String(), func(t *testing.T) {
 			c := model.LabellerConfig{Cell: compute.GRU, Vocab: 7, Embed: 6, Hidden: 16, Layers: 2,
 				Bidirectional: true, Dropout: 0.3, DropoutInput: 0.2, Labels: 3, Pool: pool,
-				Seed: 7}
+				DropoutLocked: pool == model.PoolMax, LayerNorm: pool == model.PoolMean,
+				Skip: pool == model.PoolMean, Seed: 7}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Examples, 4)
 			for i := range batches {

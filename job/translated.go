@@ -90,6 +90,9 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	if t.Attention, err = model.ParseAttention(spec.Attention); err != nil {
 		return t, app.Usage(err)
 	}
+	if t.Feedback, err = model.ParseFeedback(spec.Feedback); err != nil {
+		return t, app.Usage(err)
+	}
 	return t, app.Usage(t.Validate())
 }
 
@@ -97,6 +100,7 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 	return model.TranslatorConfig{Cell: c.Cell, TargetVocab: data.Outputs, Embed: c.Embed,
 		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 }
 

@@ -23,6 +23,12 @@ func TestTranslatorOnGPU(t *testing.T) {
 	for kind, name := range model.AttentionNames() {
 		c := plain
 		c.Bidirectional, c.Attention = true, model.AttentionKind(kind)
+		switch c.Attention {
+		case model.AttentionScaled:
+			c.Feedback = model.FeedbackOutput
+		case model.AttentionBahdanau:
+			c.Feedback = model.FeedbackHidden
+		}
 		cases[name] = c
 	}
 	for context, way := range describe.Ways() {

@@ -93,7 +93,7 @@ func (n *translation) newAdditive(steps *stackMemory, flat []float32,
 	}
 	a.dev.Upload(a.ones, ones)
 	a.of = compute.Attention{T: 1, S: S, B: B, H: 1, W: W, Lengths: e.lengths, Q: a.ones,
-		K: a.scores, V: e.layers[c.Layers-1].output().flat, Weights: a.weights, Y: a.context}
+		K: a.scores, V: e.outputOf(c.Layers - 1).flat, Weights: a.weights, Y: a.context}
 	begin, _ := d.layersSpan(d.views)
 	a.step = &stack{parameters: d.parameters, stackConfig: d.stackConfig, tape: new(tape), T: 1,
 		B: B, memory: steps, partial: a.partial, begin: begin}
@@ -162,13 +162,10 @@ func (a *additive) forward(t int, x []float32) []float32 {
 	for k, layer := range s.layers {
 		l := layer.(*Layer)
 		l.in, l.out = a.states[t][k], a.states[t+1][k]
-		begin, end := s.span(k)
-		l.run(a.params[begin:end:end], compute.RecurrentInput{X: in})
 		if d := s.dropouts[k]; d != nil && a.in != nil {
 			d.load(s.Seed, a.in.Step, a.in.Lanes, t)
-			d.drop(d.y)
 		}
-		in = l.y.flat
+		in = s.runLayer(k, compute.RecurrentInput{X: in}, a.in != nil).X
 	}
 	return in
 }

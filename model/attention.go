@@ -128,7 +128,7 @@ func newAttention(kind AttentionKind, encoder, decoder *stack, m *attentionMemor
 		scale: float32(scale), y: cut(m.y, T, B, H), dx: decoder.inputGradient(0, H),
 		dencoded: encoder.inputGradient(0, W).flat,
 		of: compute.Attention{T: T, S: S, B: B, H: H, W: W, Lengths: encoder.lengths,
-			K: part(m.keys, S*B*H), V: encoder.layers[encoder.Layers-1].output().flat,
+			K: part(m.keys, S*B*H), V: encoder.outputOf(encoder.Layers - 1).flat,
 			Weights: part(m.weights, B*T*S), Y: part(m.context, T*B*W)}}
 }
 

@@ -20,8 +20,10 @@ type bare struct {
 	kernels  []compute.Recurrent
 	in, out  []compute.RecurrentState
 	y, dy    [][]float32 // per layer [T, B, H]
-	dropped  [][]float32 // dropout's outputs, per layer
-	embedded []float32   // [T, B, E]
+	dropped  [][]float32 // what follows reads, per layer: after dropout and a skip connection
+	normed   [][]float32 // likewise, after normalisation
+	stats    [][]float32
+	embedded []float32 // [T, B, E]
 	dembed   []float32
 	proj     []float32 // [T, B, E]
 	dproj    []float32
@@ -46,6 +48,8 @@ func newBare(t testing.TB, m *Model, T, B int) *bare {
 		s.y = append(s.y, m.dev.Alloc(T*B*c.Hidden))
 		s.dy = append(s.dy, m.dev.Alloc(T*B*c.Hidden))
 		s.dropped = append(s.dropped, m.dev.Alloc(T*B*c.Hidden))
+		s.normed = append(s.normed, m.dev.Alloc(T*B*c.Hidden))
+		s.stats = append(s.stats, m.dev.Alloc(2*T*B))
 	}
 	s.embedded, s.dembed = m.dev.Alloc(T*B*c.Embed), m.dev.Alloc(T*B*c.Embed)
 	s.proj, s.dproj = m.dev.Alloc(T*B*c.Embed), m.dev.Alloc(T*B*c.Embed)
@@ -63,7 +67,53 @@ func (s *bare) dropout(y, x []float32, k int, in SegmentInput) {
 	for b, lane := range in.Lanes {
 		s.keys[b] = DropoutKey(s.m.config.Seed, in.Step, k, lane)
 	}
-	s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
+	if !s.m.config.DropoutLocked {
+		s.m.dev.Dropout(y, x, s.T, float32(p), s.keys)
+		return
+	}
+	n := len(x) / s.T
+	for i := 0; i < len(x); i += n { // a step by itself
+		s.m.dev.Dropout(y[i:i+n], x[i:i+n], 1, float32(p), s.keys)
+	}
+}
+
+// after computes what follows layer k with input x, and returns the next layer's input.
+func (s *bare) after(k int, x []float32, in SegmentInput) []float32 {
+	c, dev, u := s.m.config, s.m.dev, s.dropped[k]
+	s.m.dev.Zero(u)
+	dev.Add(u, s.y[k])
+	if c.Dropout > 0 {
+		s.dropout(u, u, k, in)
+	}
+	if c.Skip && k > 0 {
+		dev.Add(u, x)
+	}
+	if !c.LayerNorm {
+		return u
+	}
+	n := s.norm(k)
+	dev.LayerNorm(n)
+	return n.Y
+}
+
+func (s *bare) norm(k int) compute.LayerNorm {
+	n := s.w.norms[k]
+	n.X, n.Stats, n.Y = s.dropped[k], s.stats[k], s.normed[k]
+	return n
+}
+
+// before returns the gradient of layer k's output, and leaves in dy that of what Skip adds it to.
+func (s *bare) before(k int, in SegmentInput) []float32 {
+	c, dev, dh := s.m.config, s.m.dev, s.y[k]
+	if c.LayerNorm {
+		dev.LayerNormBackward(s.norm(k), s.dy[k], s.dy[k], s.g.norms[k].Weight, s.g.norms[k].Bias)
+	}
+	dev.Zero(dh)
+	dev.Add(dh, s.dy[k])
+	if c.Dropout > 0 {
+		s.dropout(dh, dh, k, in)
+	}
+	return dh
 }
 
 // run does what Segment.Run does.
@@ -77,11 +127,7 @@ func (s *bare) run(in SegmentInput) float64 {
 	}
 	for k := range c.Layers {
 		s.kernels[k].Forward(s.w.layers[k], x, s.in[k], s.y[k], s.out[k])
-		x = compute.RecurrentInput{X: s.y[k]}
-		if c.Dropout > 0 {
-			s.dropout(s.dropped[k], s.y[k], k, in)
-			x.X = s.dropped[k]
-		}
+		x = compute.RecurrentInput{X: s.after(k, x.X, in)}
 	}
 	rows, hidden := s.T*s.B, x.X
 	dx := s.dy[last]
@@ -95,21 +141,19 @@ func (s *bare) run(in SegmentInput) float64 {
 		dev.Gemm(false, false, rows, c.Hidden, c.Embed, 1, s.dproj, s.w.projection, 0, s.dy[last])
 		dev.Gemm(true, false, c.Embed, c.Hidden, rows, 1, s.dproj, hidden, 0, s.g.projection)
 	}
-	if c.Dropout > 0 {
-		s.dropout(s.dy[last], s.dy[last], last, in)
-	}
 	for k := last; k > 0; k-- {
-		s.kernels[k].Backward(s.dy[k], compute.RecurrentState{}, s.g.layers[k], s.dy[k-1],
+		dh := s.before(k, in)
+		s.kernels[k].Backward(dh, compute.RecurrentState{}, s.g.layers[k], s.dy[k-1],
 			compute.RecurrentState{})
-		if c.Dropout > 0 {
-			s.dropout(s.dy[k-1], s.dy[k-1], k-1, in)
+		if c.Skip {
+			dev.Add(s.dy[k-1], s.dy[k])
 		}
 	}
 	var dembed []float32
 	if c.Embed > 0 {
 		dembed = s.dembed
 	}
-	s.kernels[0].Backward(s.dy[0], compute.RecurrentState{}, s.g.layers[0], dembed,
+	s.kernels[0].Backward(s.before(0, in), compute.RecurrentState{}, s.g.layers[0], dembed,
 		compute.RecurrentState{})
 	if c.Embed > 0 {
 		s.dropout(s.dembed, s.dembed, -1, in)

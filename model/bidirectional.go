@@ -50,6 +50,7 @@ type bidirectional struct {
 	ids      []int32   // [T, B]: reversed token ids, if the input is ids
 	reversed []float32 // [T, B, D]: reversed rows of x, or nil
 	dx       *buffer   // [T, B, D]; nil if the input is ids
+	skip     *skip     // around the layer; nil: none
 	// spare is memory of dy, [T, B, D]. Once each direction has its part of dy, it takes the second
 	// direction's gradient of x.
 	spare []float32
@@ -115,6 +116,7 @@ func (l *bidirectional) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (
 			dy, err := floats(in[3], len(l.y.flat))
 			if err == nil {
 				l.backward(x, dy, dx)
+				l.skip.add(dx)
 			}
 			return err
 		})

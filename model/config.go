@@ -32,6 +32,13 @@ type Config struct {
 	Dropout float64
 	// DropoutInput is the same probability for the embedding's output, the first layer's input.
 	DropoutInput float64
+	// DropoutLocked drops the same elements in all steps that a lane reads in a training step, its
+	// segment or example (Gal and Ghahramani 2016, arXiv:1512.05287).
+	DropoutLocked bool
+	// LayerNorm normalises every layer's output (compute.LayerNorm), after its dropout and Skip.
+	LayerNorm bool
+	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
+	Skip bool
 	// LabelSmoothing is that of the training's targets: see compute.Output.ForwardBackward.
 	// Evaluations are without it.
 	LabelSmoothing float64
@@ -78,6 +85,10 @@ func (c Config) Validate() error {
 	}
 	if c.Embed < 0 || c.Embed > maxWidth {
 		return fmt.Errorf("--embed %d: must be 0 (one-hot) to %d", c.Embed, maxWidth)
+	}
+	if c.Skip && c.Layers < 2 {
+		return fmt.Errorf("--skip-connections begin at the second layer, and --layers is %d",
+			c.Layers)
 	}
 	if c.Inputs < 0 || c.Inputs > maxWidth {
 		return fmt.Errorf("the series has %d columns; it must have 1 to %d: check --corpus",

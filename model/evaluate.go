@@ -51,6 +51,14 @@ func (f *inference) runLayers(in compute.RecurrentInput, s state) []float32 {
 		current = 1 - current
 		y := f.rows[current][:f.n*c.Hidden]
 		kernel.Forward(f.weights.layers[k], in, s.layers[k], y, s.layers[k])
+		if c.Skip && k > 0 {
+			m.dev.Add(y, in.X)
+		}
+		if c.LayerNorm {
+			norm := f.weights.norms[k]
+			norm.X, norm.Y = y, y
+			m.dev.LayerNorm(norm)
+		}
 		in = compute.RecurrentInput{X: y}
 	}
 	if !c.projects() {

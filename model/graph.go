@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 
@@ -94,24 +95,21 @@ func (t *tape) close() {
 // graph is the training graph of a model for T steps of B lanes. It keeps no state.
 type graph struct {
 	tape
-	model  *Model
-	T, B   int
-	memory *activations
-	grads  []float32 // laid out as the model's gradients; an untied embedding's part is unused
-
+	*stack
+	model      *Model
 	weights    weights
-	ids        []int32 // [T, B], the graph's input
-	embedding  *embedding
-	layers     []*Layer
-	dropouts   []*dropout // of the embedding's and the layers' outputs, if there is dropout
 	projection *projection
 }
 
 // newGraph builds the graph. memory must suffice for T steps of B lanes, and grads is laid out as
-// the model's gradients.
-func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph, error) {
-	g := &graph{model: m, T: T, B: B, memory: memory, grads: grads, weights: m.weights(),
-		ids: make([]int32, T*B)}
+// the model's gradients; an untied embedding's part is unused.
+func newGraph(m *Model, T, B int, memory *stackMemory, grads []float32) (*graph, error) {
+	g := &graph{model: m, weights: m.weights()}
+	g.stack = &stack{parameters: &m.parameters, stackConfig: stackConfig{Config: m.config},
+		tape: &g.tape, T: T, B: B, memory: memory, partial: grads}
+	if !m.config.TieWeights {
+		g.rows = &m.parameters.rows
+	}
 	if err := g.compile(g.build); err != nil {
 		g.close()
 		return nil, err
@@ -123,102 +121,40 @@ func newGraph(m *Model, T, B int, memory *activations, grads []float32) (*graph,
 func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights gorgonia.Nodes,
 	err error) {
 	m, c := g.model, g.model.config
-	weight := func(node, name string) *gorgonia.Node {
-		v := find(m.views, name)
-		w := leaf(nodes, node, v.of(m.params), v.Shape...)
-		weights = append(weights, w)
-		return w
-	}
-	x := leafIDs(nodes, "ids", g.ids, g.T, g.B)
+	g.make()
+	leaves := &leaves{parameters: &m.parameters, nodes: nodes}
+	var x *gorgonia.Node
 	if c.Inputs > 0 {
-		x = leaf(nodes, "rows", g.memory.embedded[:g.T*g.B*c.Inputs], g.T, g.B, c.Inputs)
-	}
-	if c.Embed > 0 {
-		rows := &m.rows
-		if c.TieWeights {
-			rows = nil
-		}
-		g.embedding = newEmbedding(m.dev, "embedding", c.Vocab, g.gradient(embeddingWeight), rows,
-			cut(g.memory.embedded, g.T, g.B, c.Embed))
-		g.embedding.done = g.finishing(find(m.views, embeddingWeight))
-		if x, err = g.embedding.apply(x, weight(embeddingWeight, embeddingWeight)); err != nil {
-			return nil, nil, err
-		}
-	}
-	if c.DropoutInput > 0 {
-		if x, err = g.drop(x, inputDropout, c.DropoutInput, g.embedding.y); err != nil {
-			return nil, nil, err
-		}
-	}
-	x, recurrent, err := g.recurrent(nodes, x)
-	if err != nil {
+		x = leaf(nodes, "rows", g.series(), g.T, g.B, c.Inputs)
+	} else if x, err = g.embed(nodes, leaves); err != nil {
 		return nil, nil, err
 	}
-	weights = append(weights, recurrent...)
+	if x, err = g.apply(x, leaves); err != nil {
+		return nil, nil, err
+	}
 	if c.projects() {
-		g.projection = newProjection(m.dev, g.gradient(projectionWeight),
+		v := find(m.views, projectionWeight)
+		g.projection = newProjection(m.dev, g.gradientOf(v),
 			cut(g.memory.projected, g.T, g.B, c.Embed), g.inputGradient(0, c.Hidden))
-		g.projection.done = g.finishing(find(m.views, projectionWeight))
-		x, err = g.projection.apply(x, weight(projectionWeight, projectionWeight))
-		if err != nil {
+		g.projection.done = g.finishing(v)
+		if x, err = g.projection.apply(x, leaves.tensor(projectionWeight)); err != nil {
 			return nil, nil, err
 		}
 	}
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
-	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradient(c.outputWeights()),
-		g.gradient(outputBias),
+	weight, bias := find(m.views, c.outputWeights()), find(m.views, outputBias)
+	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradientOf(weight), g.gradientOf(bias),
 		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
-	g.output.done = g.finishing(find(m.views, outputBias))
-	cost, err = g.output.apply(x, weight("output:"+c.outputWeights(), c.outputWeights()),
-		weight(outputBias, outputBias))
-	return cost, weights, err
+	g.output.done = g.finishing(bias)
+	w := leaves.add(leaf(nodes, "output:"+weight.Name, weight.of(m.params), weight.Shape...))
+	cost, err = g.output.apply(x, w, leaves.tensor(outputBias))
+	return cost, leaves.all, err
 }
 
-// recurrent adds the recurrent layers and their dropout. It returns the last layer's output and all
-// layers' weight nodes.
-func (g *graph) recurrent(nodes *gorgonia.ExprGraph, x *gorgonia.Node) (y *gorgonia.Node,
-	weights gorgonia.Nodes, err error) {
-	m, c := g.model, g.model.config
-	for k := range c.Layers {
-		begin, end := layerSpan(m.views, k)
-		w := leaf(nodes, fmt.Sprintf("rnn.l%d.weights", k), m.params[begin:end:end], end-begin)
-		weights = append(weights, w)
-		layer := g.newLayer(k)
-		g.layers = append(g.layers, layer)
-		if x, err = layer.Apply(x, w); err != nil {
-			return nil, nil, err
-		}
-		if c.Dropout > 0 {
-			if x, err = g.drop(x, k, c.Dropout, layer.y); err != nil {
-				return nil, nil, err
-			}
-		}
-	}
-	return x, weights, nil
-}
-
-// drop adds dropout of y, the output of a layer or, with inputDropout, of the embedding. x is y's
-// node.
-func (g *graph) drop(x *gorgonia.Node, layer int, p float64, y *buffer) (*gorgonia.Node, error) {
-	width := y.value.Shape()[2]
-	d := &dropout{dev: g.model.dev, layer: layer, p: float32(p), keys: make([]uint64, g.B), y: y,
-		dy: g.inputGradient(g.model.config.Layers-1-layer, width)}
-	g.dropouts = append(g.dropouts, d)
-	return d.apply(x)
-}
-
-// newLayer makes recurrent layer k.
-func (g *graph) newLayer(k int) *Layer {
-	m, c := g.model, g.model.config
-	begin, end := layerSpan(m.views, k)
-	l := newLayer(m.dev, fmt.Sprintf("rnn.l%d", k), c.layerShape(k, g.T, g.B),
-		g.grads[begin:end:end], cut(g.memory.hidden[k], g.T, g.B, c.Hidden))
-	g.reports(l, m.views, direction{layer: k}, k == 0)
-	if k > 0 || c.rowWidth() > 0 {
-		l.dx = g.inputGradient(c.Layers-k, c.inputWidth(k))
-	}
-	return l
+// series is the memory of a series' rows.
+func (g *graph) series() []float32 {
+	return g.memory.embedded[:g.T*g.B*g.model.config.Inputs]
 }
 
 // newOutput makes the output layer's kernel.
@@ -230,20 +166,6 @@ func (g *graph) newOutput() compute.Output {
 		return compute.NewSquares(g.model.dev, s, g.model.series.negated)
 	}
 	return g.model.dev.NewOutput(s)
-}
-
-// gradient returns the memory of a tensor's gradient.
-func (g *graph) gradient(name string) []float32 {
-	if name == embeddingWeight && !g.model.config.TieWeights {
-		return g.model.view(name, g.model.grads)
-	}
-	return g.model.view(name, g.grads)
-}
-
-// inputGradient is the gradient buffer below this many layers, counted from the last: [T, B,
-// width].
-func (g *graph) inputGradient(layers, width int) *buffer {
-	return cut(g.memory.gradient[layers%2], g.T, g.B, width)
 }
 
 // outputGradientIndex is the buffer that the output layer writes its input's gradient to. The last
@@ -262,41 +184,27 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale = in.Scale
 	if c.Inputs > 0 { // not an operator, since it has no gradient
-		g.model.dev.Embed(g.memory.embedded[:n*c.Inputs], g.weights.embedding, g.ids)
+		g.model.dev.Embed(g.series(), g.weights.embedding, g.ids)
 	}
-	for _, d := range g.dropouts {
-		d.load(c.Seed, in.Step, in.Lanes, first)
-	}
+	g.loadDropout(in.Step, in.Lanes, first)
 }
 
 // advance runs only the forward pass, up to the last recurrent layer: it computes the state after
 // the loaded steps.
 func (g *graph) advance(before, after state) {
-	in := compute.RecurrentInput{IDs: g.ids}
-	if e := g.embedding; e != nil {
-		e.dev.Embed(e.y.flat, g.weights.embedding, g.ids)
-		g.dropForward(inputDropout)
-		in = compute.RecurrentInput{X: e.y.flat}
-	} else if F := g.model.config.Inputs; F > 0 {
-		in = compute.RecurrentInput{X: g.memory.embedded[:g.T*g.B*F]}
+	g.carry(before, after, state{}, state{})
+	var x compute.RecurrentInput
+	if g.model.config.Inputs > 0 {
+		x.X = g.series()
+	} else {
+		x = g.input(true)
 	}
-	for k, l := range g.layers {
-		l.kernel.Forward(g.weights.layers[k], in, before.layers[k], l.y.flat, after.layers[k])
-		if k < len(g.layers)-1 { // no operator here reads the last layer's output
-			g.dropForward(k)
-		}
-		in = compute.RecurrentInput{X: l.y.flat}
+	last := g.Layers - 1
+	for k := range last {
+		x = g.runLayer(k, x, true)
 	}
-}
-
-// dropForward applies the dropout of a layer's output, or with inputDropout of the embedding's, if
-// there is any.
-func (g *graph) dropForward(layer int) {
-	for _, d := range g.dropouts {
-		if d.layer == layer {
-			d.drop(d.y)
-		}
-	}
+	begin, end := g.span(last)
+	g.layers[last].run(g.params[begin:end:end], x)
 }
 
 // run runs forward and backward over the loaded steps. It computes the state after from the state
@@ -309,7 +217,7 @@ func (g *graph) run(before, after, dafter, dbefore state, between func() error) 
 
 // carry sets the recurrent layers' states and, as in run, their gradients.
 func (g *graph) carry(before, after, dafter, dbefore state) {
-	for k := range g.model.config.Layers {
+	for k := range g.Layers {
 		var dout, dstate compute.RecurrentState
 		if dafter.layers != nil {
 			dout = dafter.layers[k]
@@ -317,7 +225,7 @@ func (g *graph) carry(before, after, dafter, dbefore state) {
 		if dbefore.layers != nil {
 			dstate = dbefore.layers[k]
 		}
-		l := g.layers[k]
+		l := g.sides(k)[0]
 		l.in, l.out, l.dout, l.dstate = before.layers[k], after.layers[k], dout, dstate
 	}
 }
@@ -340,10 +248,7 @@ func unwrapVM(err error) error {
 
 func (g *graph) close() {
 	g.tape.close()
-	for _, l := range g.layers {
-		l.Close()
-	}
-	g.layers = nil
+	g.stack.close()
 }
 
 // activations is a graph's working memory besides its kernels' own: the layers' outputs, which
@@ -353,6 +258,8 @@ type activations struct {
 	dev       compute.Device
 	embedded  []float32    // [T, B, E], or the series' rows, [T, B, F]
 	hidden    [][]float32  // each layer's output, [T, B, H]
+	normed    [][]float32  // with LayerNorm each layer's, [T, B, H]
+	stats     [][]float32  // with LayerNorm each layer's, [T*B, 2]
 	projected []float32    // [T, B, E]
 	gradient  [2][]float32 // [T, B, max(E, F, H)]
 }
@@ -363,6 +270,10 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 	a.embedded = alloc(n * c.rowWidth())
 	for range c.Layers {
 		a.hidden = append(a.hidden, alloc(n*c.Hidden))
+		if c.LayerNorm {
+			a.normed = append(a.normed, alloc(n*c.Hidden))
+			a.stats = append(a.stats, alloc(2*n))
+		}
 	}
 	if c.projects() {
 		a.projected = alloc(n * c.Embed)
@@ -374,7 +285,8 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 }
 
 func (a *activations) close() {
-	for _, x := range append(a.hidden, a.embedded, a.projected, a.gradient[0], a.gradient[1]) {
+	for _, x := range slices.Concat(a.hidden, a.normed, a.stats,
+		[][]float32{a.embedded, a.projected, a.gradient[0], a.gradient[1]}) {
 		a.dev.Free(x)
 	}
 	*a = activations{dev: a.dev}

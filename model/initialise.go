@@ -106,6 +106,11 @@ func initial(c Config, views []View) []float32 {
 func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	matrix := len(v.Shape) == 2
 	switch kind := c.Init.Kind; {
+	case v.role == roleNormWeight:
+		for i := range x {
+			x[i] = 1
+		}
+	case v.role == roleNormBias: // zero
 	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
 		fillNormal(x, rng, 1)
 	case kind == Uniform:

@@ -91,7 +91,7 @@ func (g *labelGraph) load(in Examples, training bool) {
 	}
 	g.output.scale = in.Scale
 	if training {
-		g.loadDropout(in.Step, in.Lanes)
+		g.loadDropout(in.Step, in.Lanes, 0)
 	}
 	if g.pool != nil {
 		g.pool.load()
@@ -100,7 +100,7 @@ func (g *labelGraph) load(in Examples, training bool) {
 
 // forward runs only the forward pass, without dropout, and returns the output layer's input.
 func (g *labelGraph) forward() []float32 {
-	x := g.runLayers(g.input())
+	x := g.runLayers(g.input(false))
 	if g.pool == nil {
 		return x
 	}

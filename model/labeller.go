@@ -22,6 +22,10 @@ type LabellerConfig struct {
 
 	Dropout      float64 // of every layer's output, the last one's too
 	DropoutInput float64
+	// These are Config's.
+	DropoutLocked bool
+	LayerNorm     bool
+	Skip          bool
 
 	LabelSmoothing float64
 
@@ -38,6 +42,7 @@ type LabellerConfig struct {
 func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -84,6 +89,8 @@ func (c LabellerConfig) outputRows(T, B int) int {
 //
 //	output.weight      [C, W]
 //	output.bias        [C]
+//	norm.{k}.weight    [W]        for k = L-1 … 0, before the layer's others; with LayerNorm
+//	norm.{k}.bias      [W]
 //	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is W, and E (one-hot: V) for k = 0; then the
 //	                              layer's other tensors, and those of its second direction, as
 //	                              rnn.weight_ih_l{k}_reverse

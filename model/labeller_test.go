@@ -19,6 +19,8 @@ type labelTrace struct {
 	Pool          string
 	Dropout       float64
 	DropoutInput  float64 `json:"dropout_input"`
+	Locked        bool
+	Norm, Skip    bool
 	Seed          uint64
 	Step          int64
 	Lanes         []int
@@ -35,7 +37,7 @@ type labelTrace struct {
 // TestPyTorchTraceOfLabellers compares labellers with PyTorch over packed sequences: the last
 // layer's outputs, the logits, the loss and every gradient agree, in graphs of several lengths.
 func TestPyTorchTraceOfLabellers(t *testing.T) {
-	forTraces(t, "testdata/labeller-*.json", 10, func(t *testing.T, file string) {
+	forTraces(t, "testdata/labeller-*.json", 14, func(t *testing.T, file string) {
 		var want labelTrace
 		readTrace(t, file, &want)
 		for _, most := range []int{want.T, 7, 30} {
@@ -55,7 +57,8 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	}
 	l := newLabeller(t, LabellerConfig{Cell: cell, Vocab: want.V, Embed: want.E, Hidden: want.H,
 		Layers: want.Layers, Bidirectional: want.Bidirectional, Dropout: want.Dropout,
-		DropoutInput: want.DropoutInput, Labels: want.C, Pool: pool, Seed: want.Seed})
+		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
+		Skip: want.Skip, Labels: want.C, Pool: pool, Seed: want.Seed})
 	setTensors(t, l, want.Weights)
 	p := newPass(t, l, most, want.B)
 	in := Examples{Steps: want.T, Inputs: slices.Concat(want.IDs...), Lengths: want.Lengths,
@@ -72,7 +75,10 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	y := download(l, g.layers[want.Layers-1].output().flat)[:len(want.Output)]
+	if want.Dropout == 0 {
+		checkPrediction(t, p, in, want)
+	}
+	y := download(l, g.stack.outputOf(want.Layers-1).flat)[:len(want.Output)]
 	for i := range y {
 		if row := i / (len(y) / (want.T * want.B)); !in.inside(row, want.B) {
 			y[i] = 0
@@ -81,15 +87,16 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	if e := relative(y, want.Output); e > traceTolerance {
 		t.Errorf("the last layer's output: relative error %.2g", e)
 	}
-	if want.Dropout > 0 {
-		return
-	}
+}
+
+// checkPrediction compares a prediction with the trace.
+func checkPrediction(t *testing.T, p *LabelPass, in Examples, want labelTrace) {
 	logits := make([]float32, len(want.Logits))
-	if loss, err = p.Predict(in, logits); err != nil || math.Abs(loss-want.Loss) >
+	if loss, err := p.Predict(in, logits); err != nil || math.Abs(loss-want.Loss) >
 		traceTolerance*want.Loss {
 		t.Errorf("predicted with a loss of %v, PyTorch has %v: %v", loss, want.Loss, err)
 	}
-	if pool == PoolNone { // padding's logits mean nothing
+	if want.Pool == PoolNone.String() { // padding's logits mean nothing
 		for i := range logits {
 			if !in.inside(i/want.C, want.B) {
 				logits[i] = float32(want.Logits[i])
@@ -133,6 +140,17 @@ func labellers() map[string]LabellerConfig {
 			all[cell.String()+"/"+name+"/one-hot"] = c
 			c.Embed, c.Dropout, c.DropoutInput, c.Bidirectional = 11, 0.3, 0.2, true
 			all[cell.String()+"/"+name+"/bidirectional"] = c
+			switch c.Pool {
+			case PoolNone:
+				c.DropoutLocked = true
+				all[cell.String()+"/locked"] = c
+			case PoolLast:
+				c.Skip = true
+				all[cell.String()+"/skip"] = c
+			default:
+				c.LayerNorm, c.Skip, c.Dropout = true, true, 0
+				all[cell.String()+"/"+name+"/norm"] = c
+			}
 		}
 	}
 	return all

@@ -38,6 +38,8 @@ const (
 	roleOutputBias                // [V]
 	roleProjection                // a linear layer's without bias
 	roleEmbedding                 // [V, E]
+	roleNormWeight                // [W]
+	roleNormBias                  // [W]
 )
 
 // Names of the tensors outside recurrent layers.
@@ -84,6 +86,8 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 //	output.weight      [V, H]     absent when tied
 //	output.bias        [V]
 //	projection.weight  [E, H]     when tied and E != H
+//	norm.{k}.weight    [H]        for k = L-1 … 0, before the layer's others; with LayerNorm
+//	norm.{k}.bias      [H]
 //	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V
 //	rnn.weight_hh_l{k} [K*H, H]
 //	rnn.bias_ih_l{k}   [K*H]
@@ -99,12 +103,7 @@ func Layout(c Config) []View {
 	if c.projects() {
 		l.add(roleProjection, projectionWeight, c.Embed, c.Hidden)
 	}
-	for k := c.Layers - 1; k >= 0; k-- {
-		l.layer(c.layerShape(k, 1, 1), direction{layer: k}.name)
-	}
-	if c.Embed > 0 {
-		l.add(roleEmbedding, embeddingWeight, c.Vocab, c.Embed)
-	}
+	stackConfig{Config: c}.layout(&l)
 	return l.views
 }
 
@@ -133,15 +132,7 @@ func Finishes(c Config) []int {
 	if c.projects() {
 		add(projectionWeight)
 	}
-	var order []direction
-	for k := c.Layers - 1; k >= 0; k-- {
-		order = append(order, direction{layer: k})
-	}
-	ends = append(ends, recurrentEnds(views, order)...)
-	if c.Embed > 0 {
-		add(embeddingWeight)
-	}
-	return ends
+	return append(ends, stackConfig{Config: c}.finishes(views)...)
 }
 
 // recurrentEnds are the Finishes of recurrent layers, whose gradients are computed in this order.

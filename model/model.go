@@ -48,6 +48,7 @@ func (m *Model) Unrecorded() error { return m.unrecorded }
 type weights struct {
 	embedding  []float32                  // [V, E], or the series' [rows, F]; nil when one-hot
 	layers     []compute.RecurrentWeights // from the first to the last
+	norms      []compute.LayerNorm        // likewise, with weights and biases alone; or nil
 	projection []float32                  // [E, H], or nil
 	output     []float32                  // [V, outputWidth]
 	bias       []float32                  // [V]
@@ -70,6 +71,11 @@ func (m *Model) weights() weights {
 		begin, end := layerSpan(m.views, k)
 		w.layers = append(w.layers,
 			recurrentWeights(LayerLayout(c.layerShape(k, 1, 1)), m.params[begin:end:end]))
+		if s := (stackConfig{Config: c}); c.LayerNorm {
+			w.norms = append(w.norms, compute.LayerNorm{
+				Weight: m.view(s.normName(k, "weight"), m.params),
+				Bias:   m.view(s.normName(k, "bias"), m.params)})
+		}
 	}
 	return w
 }

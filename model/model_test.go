@@ -112,6 +112,17 @@ func shapes() map[string]Config {
 			add("dropout", c)
 			c.Embed, c.DropoutInput = 5, 0.3
 			add("embed", c)
+			c.DropoutLocked = true
+			add("locked", c)
+			c.DropoutLocked, c.LayerNorm = false, true
+			add("norm", c)
+			if c.Skip = layers > 1; c.Skip {
+				add("skip-norm", c)
+				c.LayerNorm, c.Dropout = false, 0
+				add("skip", c)
+				c.Dropout = 0.4
+			}
+			c.LayerNorm, c.Skip = false, false
 			c.TieWeights = true
 			add("tied", c)
 			c.Embed = 4

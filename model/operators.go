@@ -109,7 +109,9 @@ type dropout struct {
 	dev   compute.Device
 	layer int // layer whose output it drops; inputDropout: the embedding
 	p     float32
-	keys  []uint64 // of each lane; load sets them before a run
+	// locked: all steps of a lane have one mask (Gal and Ghahramani 2016, arXiv:1512.05287).
+	locked bool
+	keys   []uint64 // of each lane, or if locked of each row; load sets them before a run
 	// y is the output, which no backward pass reads. dy is its gradient.
 	y, dy *buffer
 }
@@ -118,7 +120,13 @@ type dropout struct {
 func (d *dropout) load(seed uint64, step int64, lanes []int, first int) {
 	width := d.y.value.Shape()[2]
 	for b, lane := range lanes {
-		d.keys[b] = compute.DropoutShift(DropoutKey(seed, step, d.layer, lane), first*width)
+		key := DropoutKey(seed, step, d.layer, lane)
+		if !d.locked {
+			key = compute.DropoutShift(key, first*width)
+		}
+		for row := b; row < len(d.keys); row += len(lanes) {
+			d.keys[row] = key
+		}
 	}
 }
 
@@ -153,9 +161,10 @@ func (d *dropout) operator(name string, x *buffer) *operator {
 		}}
 }
 
-// drop drops elements of x in place.
+// drop drops elements of x in place. If locked, each row is a lane of one step.
 func (d *dropout) drop(x *buffer) {
-	d.dev.Dropout(x.flat, x.flat, x.value.Shape()[0], d.p, d.keys)
+	rows := x.value.Shape()[0] * x.value.Shape()[1]
+	d.dev.Dropout(x.flat, x.flat, rows/len(d.keys), d.p, d.keys)
 }
 
 // projection is y = x W^T for x: [T, B, H], W: [E, H], y: [T, B, E].

@@ -22,7 +22,7 @@ type Segment struct {
 	model *Model
 	T, B  int
 
-	memory     *activations
+	memory     *stackMemory
 	chunk      *graph    // graph of K steps
 	rest       *graph    // graph of the remaining steps, or nil
 	chunkGrads []float32 // gradients of one chunk, to add to the model's; nil: there is one chunk
@@ -90,8 +90,8 @@ func (m *Model) NewSegment(T, B int) (*Segment, error) {
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes; each must be at least 1",
 			T, B)
 	}
-	s := &Segment{model: m, T: T, B: B, memory: &activations{dev: m.dev},
-		recordings: newRecordings(m)}
+	s := &Segment{model: m, T: T, B: B, recordings: newRecordings(m),
+		memory: &stackMemory{activations: activations{dev: m.dev}}}
 	if err := s.build(m.config.chunk(T)); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("model: a segment of %d steps and %d lanes of %s: %w", T, B,
@@ -111,7 +111,7 @@ func (s *Segment) build(k int) (err error) {
 	} else {
 		s.host = make([]float32, B*m.config.StateSize())
 	}
-	s.memory.allocate(m.config, m.dev.Alloc, k, B)
+	s.memory.activations.allocate(m.config, m.dev.Alloc, k, B)
 	grads := m.grads
 	if k < T {
 		s.chunkGrads = m.dev.Alloc(m.config.chunkGradients())
@@ -285,9 +285,8 @@ func (s *Segment) check(in SegmentInput) error {
 		return fmt.Errorf("model: a segment of %d steps and %d lanes takes %d inputs and targets,"+
 			" not %d and %d", s.T, s.B, n, len(in.Inputs), len(in.Targets))
 	}
-	if len(s.chunk.dropouts) > 0 && len(in.Lanes) != s.B {
-		return fmt.Errorf("model: a segment of %d lanes was given the numbers of %d",
-			s.B, len(in.Lanes))
+	if err := checkLanes(s.model.config, in.Lanes, s.B, true); err != nil {
+		return err
 	}
 	if err := s.model.checkHooks(in.Hooks); err != nil {
 		return err

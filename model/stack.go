@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"rondo/compute"
 )
@@ -16,6 +17,7 @@ type stackConfig struct {
 	prefix        string // of the tensors' names
 	context       int    // columns of the first layer's input that follow the embedding's
 	attended      int    // columns that follow these, of AttentionBahdanau's context
+	stateless     bool   // every step starts from a zero state: T*B lanes of one step
 	// first is the number of the first layer in the keys of dropout. The embedding's is one less.
 	first int
 }
@@ -30,6 +32,9 @@ func (c stackConfig) width() int {
 
 // layerShape is the shape of one direction of recurrent layer k for T steps of B lanes.
 func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
+	if c.stateless {
+		T, B = 1, T*B
+	}
 	s := c.Config.layerShape(k, T, B)
 	if s.D += c.context + c.attended; k > 0 {
 		s.D = c.width()
@@ -64,11 +69,20 @@ func (c stackConfig) layersSpan(views []View) (begin, end int) {
 // layout adds the tensors.
 func (c stackConfig) layout(l *layouter) {
 	for _, d := range c.directions() {
+		if c.LayerNorm && !d.reverse {
+			l.add(roleNormWeight, c.normName(d.layer, "weight"), c.width())
+			l.add(roleNormBias, c.normName(d.layer, "bias"), c.width())
+		}
 		l.layer(c.layerShape(d.layer, 1, 1), d.name)
 	}
 	if c.Embed > 0 {
 		l.add(roleEmbedding, c.prefix+embeddingWeight, c.Vocab, c.Embed)
 	}
+}
+
+// normName names a tensor of the normalisation behind layer k.
+func (c stackConfig) normName(k int, what string) string {
+	return fmt.Sprintf("%snorm.%d.%s", c.prefix, k, what)
 }
 
 // finishes are the ends of the gradient prefixes that a backward pass finishes in turn.
@@ -113,7 +127,7 @@ func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B 
 		}
 		m.reversed = alloc(T * B * widest)
 	}
-	n := c.Cell.States() * B * c.Hidden
+	n := c.Cell.States() * c.layerShape(0, T, B).B * c.Hidden
 	m.before = alloc(n)
 	m.after = alloc(len(c.directions()) * n)
 }
@@ -131,11 +145,12 @@ type stack struct {
 	*parameters
 	stackConfig
 	tape   *tape         // that the gradients are reported to
-	rows   *gradientRows // of the embedding
+	rows   *gradientRows // of the embedding; nil: it is tied
 	T, B   int
 	memory *stackMemory
 
-	// partial takes the layers' gradients, if it is set; begin is where they begin in grads.
+	// partial takes the gradients, but for an untied embedding's, if it is set; begin is where they
+	// begin in grads.
 	partial []float32
 	begin   int
 
@@ -146,6 +161,8 @@ type stack struct {
 	dropped   *dropout   // of the embedding, or nil
 	layers    []stackable
 	dropouts  []*dropout // of each layer, or nil
+	skips     []*skip    // likewise
+	norms     []*norm    // likewise
 	order     reversal
 }
 
@@ -165,8 +182,11 @@ func (s *stack) makeEmbedding() {
 		if c.context > 0 { // the memory is for both
 			y = s.inputGradient(c.Layers+1, c.Embed)
 		}
-		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, table.of(s.grads),
-			s.rows, y)
+		grad := table.of(s.grads)
+		if s.rows == nil {
+			grad = s.gradientOf(table)
+		}
+		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, s.rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
 	}
@@ -178,8 +198,10 @@ func (s *stack) makeLayers() {
 		s.order = make(reversal, s.T*s.B)
 	}
 	for k := range c.Layers {
+		s.skips = append(s.skips, s.newSkip(k, cut(s.memory.hidden[k], s.T, s.B, c.width())))
 		s.addLayer(k)
 		s.dropouts = append(s.dropouts, s.newDropout(k, c.Dropout, s.layers[k].output()))
+		s.norms = append(s.norms, s.newNorm(k))
 	}
 }
 
@@ -189,8 +211,16 @@ func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
 	if p == 0 {
 		return nil
 	}
-	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), keys: make([]uint64, s.B),
-		y: y, dy: s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])}
+	keys := s.B
+	if s.DropoutLocked {
+		keys *= s.T
+	}
+	dy := y // where a skip's gradient is
+	if layer < 0 || s.skips[layer] == nil {
+		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
+	}
+	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
+		keys: make([]uint64, keys), y: y, dy: dy}
 }
 
 // addLayer makes recurrent layer k.
@@ -198,25 +228,27 @@ func (s *stack) addLayer(k int) {
 	c := s.stackConfig
 	shape := c.layerShape(k, s.T, s.B)
 	var dx *buffer
-	if k > 0 || c.Embed > 0 {
+	if k > 0 || c.rowWidth() > 0 {
 		dx = s.inputGradient(c.Layers-k, shape.D)
 	}
 	y := cut(s.memory.hidden[k], s.T, s.B, c.width())
 	if !c.bidirectional {
 		layer := s.newDirection(c.direction(k, false), shape, y, k, k == 0)
-		layer.dx = dx
+		layer.dx, layer.rows, layer.skip = dx, tensor.Shape{s.T, s.B}, s.skips[k]
 		s.layers = append(s.layers, layer)
 		return
 	}
 	begin, end := s.span(k)
 	b := &bidirectional{name: s.layerName(k), dev: s.dev, shape: shape, order: s.order,
-		y: y, dx: dx, dw: dense(s.grads[begin:end:end], end-begin)}
+		skip: s.skips[k], y: y, dx: dx, dw: dense(s.grads[begin:end:end], end-begin)}
 	if dx == nil {
 		b.ids = make([]int32, s.T*s.B)
 	} else {
 		n := s.T * s.B * shape.D
 		b.reversed = s.memory.reversed[:n:n]
-		b.spare = s.inputGradient(c.Layers-1-k, shape.D).flat
+		if b.spare = s.inputGradient(c.Layers-1-k, shape.D).flat; b.skip != nil {
+			b.spare = y.flat
+		}
 	}
 	s.layers = append(s.layers, b)
 	one := cut(s.memory.one, s.T, s.B, c.Hidden)
@@ -224,21 +256,31 @@ func (s *stack) addLayer(k int) {
 	b.second = s.newDirection(c.direction(k, true), shape, one, 2*k+1, k == 0)
 }
 
-// newDirection makes one direction of a recurrent layer, whose state is the memory's at this place.
+// newDirection makes one direction of a recurrent layer, whose state is the memory's at this place
+// unless the memory has none.
 // last: its gradients are the last ones of the recurrent layers.
 func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffer, at int,
 	last bool) *Layer {
 	begin, end := d.span(s.views)
-	gradient := s.grads[begin:end:end]
-	if s.partial != nil {
-		gradient = s.partial[begin-s.begin : end-s.begin : end-s.begin]
+	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.gradient(begin, end), y)
+	if s.memory.before != nil {
+		layer.in = cutState(shape, s.memory.before)
+		layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
 	}
-	layer := newLayer(s.dev, s.layerName(d.layer), shape, gradient, y)
-	layer.in = cutState(shape, s.memory.before)
-	layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])
 	s.tape.reports(layer, s.views, d, last)
 	return layer
 }
+
+// gradient is the memory of the gradients [begin, end).
+func (s *stack) gradient(begin, end int) []float32 {
+	if s.partial != nil {
+		return s.partial[begin-s.begin : end-s.begin : end-s.begin]
+	}
+	return s.grads[begin:end:end]
+}
+
+// gradientOf is the memory of a tensor's gradient.
+func (s *stack) gradientOf(v View) []float32 { return s.gradient(v.Offset, v.Offset+v.Len) }
 
 // layerName is the name of layer k's operator.
 func (s *stack) layerName(k int) string { return fmt.Sprintf("%srnn.l%d", s.prefix, k) }
@@ -285,6 +327,16 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error)
 				return nil, err
 			}
 		}
+		if skip := s.skips[k]; skip != nil {
+			if x, err = skip.apply(x); err != nil {
+				return nil, err
+			}
+		}
+		if norm := s.norms[k]; norm != nil {
+			if x, err = norm.apply(x, weights); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return x, nil
 }
@@ -309,30 +361,48 @@ func (s *stack) load(in Examples) {
 	s.order.load(in.Lengths)
 }
 
-// loadDropout sets the keys of the next training run.
-func (s *stack) loadDropout(step int64, lanes []int) {
+// loadDropout sets the keys of the next training run, whose steps are a sequence's from first on.
+func (s *stack) loadDropout(step int64, lanes []int, first int) {
 	for _, d := range append(s.dropouts, s.dropped) {
 		if d != nil {
-			d.load(s.Seed, step, lanes, 0)
+			d.load(s.Seed, step, lanes, first)
 		}
 	}
 }
 
-// input runs the embedding, without dropout, and returns the first layer's input.
-func (s *stack) input() compute.RecurrentInput {
+// input runs the embedding, with its dropout in training, and returns the first layer's input.
+func (s *stack) input(training bool) compute.RecurrentInput {
 	if s.embedding == nil {
 		return compute.RecurrentInput{IDs: s.ids}
 	}
 	s.dev.Embed(s.embedding.y.flat, s.view(s.prefix+embeddingWeight, s.params), s.ids)
+	if s.dropped != nil && training {
+		s.dropped.drop(s.dropped.y)
+	}
 	return compute.RecurrentInput{X: s.embedding.y.flat}
+}
+
+// runLayer runs layer k and what follows it, dropout only in training, and returns the next layer's
+// input.
+func (s *stack) runLayer(k int, x compute.RecurrentInput, training bool) compute.RecurrentInput {
+	begin, end := s.span(k)
+	s.layers[k].run(s.params[begin:end:end], x)
+	if d := s.dropouts[k]; d != nil && training {
+		d.drop(d.y)
+	}
+	if s.skips[k] != nil {
+		s.skips[k].run()
+	}
+	if s.norms[k] != nil {
+		s.norms[k].run()
+	}
+	return compute.RecurrentInput{X: s.outputOf(k).flat}
 }
 
 // runLayers runs the layers, without dropout, and returns the last one's output.
 func (s *stack) runLayers(x compute.RecurrentInput) []float32 {
-	for k, layer := range s.layers {
-		begin, end := s.span(k)
-		layer.run(s.params[begin:end:end], x)
-		x = compute.RecurrentInput{X: layer.output().flat}
+	for k := range s.layers {
+		x = s.runLayer(k, x, false)
 	}
 	return x.X
 }

@@ -23,6 +23,8 @@ type trace struct {
 	Tied         bool
 	Dropout      float64
 	DropoutInput float64 `json:"dropout_input"`
+	Locked       bool
+	Norm, Skip   bool
 	Seed         uint64
 	Lanes        []int
 	Output       []float64
@@ -48,7 +50,7 @@ func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json
 
 // TestPyTorchTraceOfDropout does the same with dropout of the embedding and of every layer's
 // output. PyTorch received the masks. The last layer's output agrees too.
-func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 6) }
+func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 9) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
 	forTraces(t, pattern, number, checkTrace)
@@ -104,7 +106,8 @@ func checkTrace(t *testing.T, file string) {
 	}
 	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
 		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
-		DropoutInput: want.DropoutInput, Seed: want.Seed})
+		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
+		Skip: want.Skip, Seed: want.Seed})
 	setTensors(t, m, want.Weights)
 	rows := float32(want.T * want.B)
 	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}
@@ -122,7 +125,7 @@ func checkTrace(t *testing.T, file string) {
 		}
 		if step == 0 {
 			compareTensors(t, "gradient", m, m.Gradients(), want.Gradients)
-			y := download(m, s.chunk.layers[want.Layers-1].y.flat)
+			y := download(m, s.chunk.stack.outputOf(want.Layers-1).flat)
 			if e := relative(y, want.Output); want.Output != nil && e > traceTolerance {
 				t.Errorf("the last layer's output: relative error %.2g", e)
 			}

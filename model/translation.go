@@ -112,7 +112,9 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	n.decoder.makeLayers()
 	for k, layer := range n.decoder.layers {
-		layer.(*Layer).in, layer.(*Layer).dstate = n.first(k), dfirst[k]
+		if !c.stateless {
+			layer.(*Layer).in, layer.(*Layer).dstate = n.first(k), dfirst[k]
+		}
 	}
 	if kind.after() {
 		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
@@ -176,6 +178,9 @@ func (n *translation) load(in Pairs, training bool) {
 		n.decoder.ids[i], n.output.targets[i] = 0, -1
 		if i/B < lengths[i%B] {
 			n.decoder.ids[i], n.output.targets[i] = in.Inputs[i], in.Targets[i]
+			if n.translator.config.Feedback == FeedbackHidden {
+				n.decoder.ids[i] = in.Inputs[i%B]
+			}
 		}
 	}
 	n.output.scale = in.Scale
@@ -187,9 +192,9 @@ func (n *translation) load(in Pairs, training bool) {
 	}
 	if training {
 		if n.encoder != nil {
-			n.encoder.loadDropout(in.Step, in.Lanes)
+			n.encoder.loadDropout(in.Step, in.Lanes, 0)
 		}
-		n.decoder.loadDropout(in.Step, in.Lanes)
+		n.decoder.loadDropout(in.Step, in.Lanes, 0)
 	}
 }
 
@@ -205,7 +210,7 @@ func (n *translation) loadSource(in Examples) {
 // encode runs the encoder on the loaded source, without dropout.
 func (n *translation) encode() {
 	if n.encoder != nil {
-		n.encoder.runLayers(n.encoder.input())
+		n.encoder.runLayers(n.encoder.input(false))
 	}
 	n.finish()
 	if n.attention != nil {
@@ -305,10 +310,7 @@ func (n *translation) finish() {
 // run computes x.
 func (e *entry) run(training bool) {
 	s, n := e.decoder, e.decoder.T*e.decoder.B
-	y := s.input().X
-	if training && s.dropped != nil {
-		s.dropped.drop(s.embedding.y)
-	}
+	y := s.input(training).X
 	if s.context == 0 {
 		return // the embedding is x
 	}
@@ -329,6 +331,9 @@ func (e *entry) backward(dx []float32) {
 	if s.context > 0 {
 		d := e.scratch[:n*s.context]
 		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
+		if s.stateless { // no layer has overwritten it
+			s.dev.Zero(e.dcontext)
+		}
 		s.dev.EmbedBackward(e.dcontext, d, e.lanes)
 		d = e.scratch[:n*s.Embed]
 		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)

@@ -72,12 +72,13 @@ func TestTranslationPassSeesPairsOnly(t *testing.T) {
 	})
 }
 
-// TestTranslatorDerivative: see checkPassDerivative.
+// TestTranslatorDerivative: see checkPassDerivative. With these pairs no kink of rnn-relu lies
+// between the difference's two points.
 func TestTranslatorDerivative(t *testing.T) {
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		tr := newTranslator(t, c)
 		p := newTranslationPass(t, tr, 6, 5, 4)
-		in := randomPairs(rand.New(rand.NewPCG(5, 6)), c, 6, 5, 4)
+		in := randomPairs(rand.New(rand.NewPCG(5, 7)), c, 6, 5, 4)
 		in.Scale = 1
 		checkPassDerivative(t, tr, func(h Hooks) (float64, error) { return p.Backward(in, h) })
 	})
@@ -257,7 +258,7 @@ func useTranslator(c TranslatorConfig, dev compute.Device, source, target, B int
 // TestTranslationSize holds PassSize and DecoderSize against what a device counts, of tensors that
 // fill whole cache lines.
 func TestTranslationSize(t *testing.T) {
-	const source, target, B = 12, 7, 4
+	const source, target, B = 12, 7, 8
 	on := cpu.Config{Threads: 1}
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		c.Hidden, c.Embed, c.SourceVocab, c.TargetVocab = 16, 32, 50, 48

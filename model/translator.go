@@ -33,6 +33,31 @@ func ParseContext(name string) (Context, error) {
 // String is the name in --decoder-context.
 func (c Context) String() string { return nameOf("decoder-context", int(c), ContextNames()) }
 
+// Feedback is what a Translator's decoder keeps of a step for the next (Goodfellow, Bengio and
+// Courville, Deep Learning, 10.2).
+type Feedback int
+
+const (
+	// FeedbackBoth keeps its state, and reads the token.
+	FeedbackBoth Feedback = iota
+	// FeedbackOutput reads the token alone: every step starts from a zero state (figure 10.4).
+	FeedbackOutput
+	// FeedbackHidden keeps the state alone: every step reads the token that begins the target
+	// (figure 10.3), so that the tokens of a translation are independent, given the source.
+	FeedbackHidden
+)
+
+// FeedbackNames returns the names of all feedbacks, in the order of their numbers.
+func FeedbackNames() []string {
+	return []string{FeedbackBoth: "both", FeedbackOutput: "output", FeedbackHidden: "hidden"}
+}
+
+// ParseFeedback returns the feedback with this name.
+func ParseFeedback(name string) (Feedback, error) {
+	at, err := parseName("--feedback", name, FeedbackNames())
+	return Feedback(at), err
+}
+
 // parseName returns the index of a flag's value among names.
 func parseName(flag, name string, names []string) (int, error) {
 	at := slices.Index(names, name)
@@ -61,8 +86,14 @@ type TranslatorConfig struct {
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
 	Attention    AttentionKind
+	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
+	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
+	// and no Skip.
+	DropoutLocked bool
+	LayerNorm     bool
+	Skip          bool
 
 	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
 	// and an encoder: see SetVectors. 0: none.
@@ -84,6 +115,7 @@ type TranslatorConfig struct {
 func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -106,6 +138,17 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
+	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
+		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
+	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
+		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
+	case c.Feedback != FeedbackOutput:
+	case c.Attention == AttentionBahdanau:
+		return errors.New("--feedback output keeps no state, with which --attention bahdanau " +
+			"asks: give --attention luong or scaled, or another feedback")
+	case c.Context == ContextState && c.Attention == AttentionNone:
+		return errors.New("--feedback output keeps no state, and with --decoder-context state " +
+			"the decoder learns of its source by that alone: give concat, or --attention luong")
 	}
 	return c.validateVectors()
 }
@@ -129,7 +172,8 @@ func (c TranslatorConfig) encoder() stackConfig {
 
 // decoder is the target's embedding and layers.
 func (c TranslatorConfig) decoder() stackConfig {
-	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1}
+	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1,
+		stateless: c.Feedback == FeedbackOutput}
 	if c.Context != ContextState {
 		s.context = c.Hidden
 	}
@@ -149,6 +193,7 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	attention.query.weight     [H, H]    with AttentionBahdanau
 //	attention.keys.weight      [H, W]    with any attention
 //	attention.score.weight     [1, H]    with AttentionBahdanau
+//	decoder.norm.{k}.weight    [H]       with LayerNorm, as in a Model
 //	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
 //	                                     ContextConcat E+H, and W more with
 //	                                     AttentionBahdanau; then the layer's other tensors

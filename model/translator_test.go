@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,6 +22,8 @@ type translatorTrace struct {
 	Bidirectional    bool
 	Context          string
 	Attention        string
+	Feedback         string
+	Norm, Skip       bool
 	Vectors          [][]float32 // of sources that are vectors
 	Smoothing        float64
 	Source           [][]int32
@@ -51,9 +54,14 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	feedback, err := ParseFeedback(cmp.Or(w.Feedback, "both"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: Context(context),
-		Vectors: columns, Attention: attention, LabelSmoothing: w.Smoothing}
+		Vectors: columns, Attention: attention, Feedback: feedback, LabelSmoothing: w.Smoothing,
+		LayerNorm: w.Norm, Skip: w.Skip}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
@@ -91,7 +99,7 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 		}
 		checkSteps(t, tr, want)
 	}
-	forTraces(t, "testdata/translator-*.json", 16, check)
+	forTraces(t, "testdata/translator-*.json", 21, check)
 	forTraces(t, "testdata/describer-*.json", 4, check)
 }
 
@@ -175,9 +183,24 @@ func translators() map[string]TranslatorConfig {
 				c.Context, c.Attention = Context(context), AttentionKind(attention)
 				name := fmt.Sprintf("%v/%s/%s", cell, name, kind)
 				c.Bidirectional, c.Dropout, c.DropoutInput = false, 0, 0
+				c.DropoutLocked = false
 				all[name] = c
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
+				c.DropoutLocked = c.Context == ContextState
 				all[name+"/bidirectional"] = c
+				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
+					f := c
+					f.Feedback, f.LayerNorm = feedback, feedback == FeedbackOutput
+					f.Skip = f.LayerNorm
+					if cell == compute.LSTM && f.Validate() == nil {
+						all[name+"/"+FeedbackNames()[feedback]] = f
+					}
+				}
+				if c.Attention != AttentionBahdanau {
+					c.LayerNorm, c.Skip = true, true
+					all[name+"/norm"] = c
+				}
+				c.LayerNorm, c.Skip = false, false
 			}
 		}
 		c.Vectors, c.Bidirectional, c.Attention = 3, false, AttentionNone
@@ -348,6 +371,16 @@ func TestTranslatorConfig(t *testing.T) {
 		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = ContextInput },
 		"--decoder-context: 3 is not": func(c *TranslatorConfig) { c.Vectors, c.Context = 2, 3 },
 		"--vectors: 65537 columns":    func(c *TranslatorConfig) { c.Vectors = 65537 },
+		"--feedback is not for a network": func(c *TranslatorConfig) {
+			c.Vectors, c.Feedback = 2, FeedbackHidden
+		},
+		"--feedback: 3 is not": func(c *TranslatorConfig) { c.Feedback = 3 },
+		"--attention bahdanau asks": func(c *TranslatorConfig) {
+			c.Feedback, c.Attention = FeedbackOutput, AttentionBahdanau
+		},
+		"--decoder-context state the decoder": func(c *TranslatorConfig) {
+			c.Feedback, c.Context = FeedbackOutput, ContextState
+		},
 		"--bidirectional and --attention": func(c *TranslatorConfig) {
 			c.Vectors, c.Bidirectional = 2, true
 		},

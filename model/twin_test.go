@@ -1,8 +1,10 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"rondo/compute"
@@ -14,7 +16,8 @@ type twin struct {
 	c                Config
 	flat             []float64
 	layers           []twinLayer
-	table, proj      []float64 // views of flat, as are the slices below
+	norms            [][2][]float64 // weight and bias
+	table, proj      []float64      // views of flat, as are the slices below
 	outputs, biasOut []float64
 }
 
@@ -37,6 +40,10 @@ func newTwin(m *Model) twin {
 			l.peephole = view(layerName("weight_peephole", k))
 		}
 		w.layers = append(w.layers, l)
+		if w.c.LayerNorm {
+			w.norms = append(w.norms, [2][]float64{view(fmt.Sprintf("norm.%d.weight", k)),
+				view(fmt.Sprintf("norm.%d.bias", k))})
+		}
 	}
 	if w.c.Embed > 0 {
 		w.table = view(embeddingWeight)
@@ -128,9 +135,10 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 				h, c2 := w.step(k, x, s[:c.Hidden], cell)
 				copy(cell, c2)
 				copy(s, h)
-				if x = h; train {
-					x = w.dropout(h, k, w.c.Dropout, t, in, b)
+				if train {
+					h = w.dropout(h, k, w.c.Dropout, t, in, b)
 				}
+				x = w.after(k, x, h)
 			}
 			if target := in.Targets[t*B+b]; target >= 0 {
 				sum -= w.logSoftmax(x, int(target))
@@ -139,6 +147,29 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 		copy(after[b*size:], lane)
 	}
 	return sum, after
+}
+
+// after is what follows layer k, from its input x and its output h.
+func (w twin) after(k int, x, h []float64) []float64 {
+	n := float64(len(h))
+	u, y := make([]float64, len(h)), make([]float64, len(h))
+	mean, variance := 0.0, 0.0
+	for j := range h {
+		if u[j] = h[j]; w.c.Skip && k > 0 {
+			u[j] += x[j]
+		}
+		mean += u[j] / n
+	}
+	if !w.c.LayerNorm {
+		return u
+	}
+	for j := range u {
+		variance += (u[j] - mean) * (u[j] - mean) / n
+	}
+	for j := range u {
+		y[j] = (u[j]-mean)/math.Sqrt(variance+1e-5)*w.norms[k][0][j] + w.norms[k][1][j]
+	}
+	return y
 }
 
 func (w twin) input(id int32) []float64 {
@@ -164,7 +195,11 @@ func (w twin) dropout(h []float64, k int, probability float64, t int, in Segment
 	key := DropoutKey(w.c.Seed, in.Step, k, in.Lanes[b])
 	x := make([]float64, len(h))
 	for j := range h {
-		if compute.DropoutKeep(key, t*len(h)+j, p) {
+		index := t*len(h) + j
+		if w.c.DropoutLocked {
+			index = j
+		}
+		if compute.DropoutKeep(key, index, p) {
 			x[j] = h[j] / float64(1-p)
 		}
 	}
@@ -180,15 +215,15 @@ func (w twin) logSoftmax(x []float64, target int) float64 {
 		}
 		x = p
 	}
-	sum, picked := 0.0, 0.0
-	for v := range w.c.Vocab {
-		z := row(w.outputs, v, x) + w.biasOut[v]
-		sum += math.Exp(z)
-		if v == target {
-			picked = z
-		}
+	z, sum := make([]float64, w.c.Vocab), 0.0
+	for v := range z {
+		z[v] = row(w.outputs, v, x) + w.biasOut[v]
 	}
-	return picked - math.Log(sum)
+	largest := slices.Max(z) // logits of rnn-relu may be large
+	for _, v := range z {
+		sum += math.Exp(v - largest)
+	}
+	return z[target] - largest - math.Log(sum)
 }
 
 // The twin is exact, and a central difference in float64 with step 1e-5 almost exact. The remaining

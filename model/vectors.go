@@ -32,6 +32,8 @@ func (c TranslatorConfig) validateVectors() error {
 	case c.Vectors > 0 && (c.Bidirectional || c.Attention != AttentionNone):
 		return errors.New("--bidirectional and --attention are of an encoder, and vectors have " +
 			"none: leave them out")
+	case c.Vectors > 0 && c.Feedback != FeedbackBoth:
+		return errors.New("--feedback is not for a network of vectors: leave it out")
 	}
 	return nil
 }

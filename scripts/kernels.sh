@@ -184,7 +184,8 @@ instructions() {
 		/\*\/ *(BRA|JMP) `/ { way = -1e9 } # nothing falls through
 		END {
 			for (kernel in all)
-				print "code", kernel, all[kernel], branches[kernel] + 0, longest[kernel], most[kernel]
+				print "code", kernel, all[kernel], branches[kernel] + 0, longest[kernel],
+					most[kernel]
 		}'
 }
 

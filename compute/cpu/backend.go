@@ -50,7 +50,8 @@ type backend interface {
 	poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []int32)
 	tanh(x []float32)
 	tanhBackward(dy, y []float32)
-	attend(a compute.Attention)
-	attendBackward(a compute.Attention, dy, dq, dk, dv []float32)
+	// attend and layerNorm are the forward pass, or with dy the backward pass.
+	attend(a compute.Attention, dy, dq, dk, dv []float32)
+	layerNorm(n compute.LayerNorm, dy, dx, dw, db []float32)
 	update(u compute.Update, c correction, params, grads, s1, s2 []float32)
 }

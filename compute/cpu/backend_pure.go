@@ -119,9 +119,19 @@ func (*pure) poolBackward(p compute.Pooling, dx, dy, x, y []float32, lengths []i
 }
 func (*pure) tanh(x []float32)             { refTanh(x) }
 func (*pure) tanhBackward(dy, y []float32) { refTanhBackward(dy, y) }
-func (*pure) attend(a compute.Attention)   { refAttend(a) }
-func (*pure) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
-	refAttendBackward(a, dy, dq, dk, dv)
+func (*pure) attend(a compute.Attention, dy, dq, dk, dv []float32) {
+	if dy == nil {
+		refAttend(a)
+	} else {
+		refAttendBackward(a, dy, dq, dk, dv)
+	}
+}
+func (*pure) layerNorm(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	if dy == nil {
+		refLayerNorm(n)
+	} else {
+		refLayerNormBackward(n, dy, dx, dw, db)
+	}
 }
 func (*pure) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {
 	refUpdate(u, c, params, grads, s1, s2)

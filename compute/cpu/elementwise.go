@@ -103,7 +103,7 @@ func (d *Device) TanhBackward(dy, y []float32) {
 func (d *Device) Attend(a compute.Attention) {
 	a.Check()
 	compute.CheckLengths(a.Lengths, a.S)
-	d.backend.attend(a)
+	d.backend.attend(a, nil, nil, nil, nil)
 }
 
 // AttendBackward overwrites dq, dk and dv with the gradients of attention's queries, keys and
@@ -111,7 +111,19 @@ func (d *Device) Attend(a compute.Attention) {
 func (d *Device) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
 	a.CheckBackward(dy, dq, dk, dv)
 	compute.CheckLengths(a.Lengths, a.S)
-	d.backend.attendBackward(a, dy, dq, dk, dv)
+	d.backend.attend(a, dy, dq, dk, dv)
+}
+
+// LayerNorm normalises rows.
+func (d *Device) LayerNorm(n compute.LayerNorm) {
+	n.Check()
+	d.backend.layerNorm(n, nil, nil, nil, nil)
+}
+
+// LayerNormBackward overwrites dx, dw and db with the gradients of a layer normalisation.
+func (d *Device) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	n.CheckBackward(dy, dx, dw, db)
+	d.backend.layerNorm(n, dy, dx, dw, db)
 }
 
 // SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.

@@ -331,6 +331,37 @@ void rondo_attend(const struct kernels *k, struct team *t, struct attention a,
     rondo_team_run(worth(t, a.B * a.T * a.S * (a.H + a.W)), attend, &l);
 }
 
+struct norm {
+    const struct kernels *kernels;
+    const struct layer_norm *of;
+};
+
+static void norm_rows(void *with, const struct member *m)
+{
+    const struct norm *n = with;
+    long r, end;
+    rondo_share(m, n->of->rows, 1, &r, &end);
+    (n->of->dy ? n->kernels->layer_norm_rows : n->kernels->layer_norm)(n->of, r, end);
+}
+
+static void norm_columns(void *with, const struct member *m)
+{
+    const struct norm *n = with;
+    long first, end;
+    rondo_share(m, n->of->width, COLUMNS, &first, &end);
+    n->kernels->layer_norm_columns(n->of, first, end);
+}
+
+// The columns first, since the rows' dx may take the place of dy.
+void rondo_layer_norm(const struct kernels *k, struct team *t, struct layer_norm of)
+{
+    struct norm n = {k, &of};
+    struct team *some = worth(t, of.rows * of.width);
+    if (of.dy)
+        rondo_team_run(some, norm_columns, &n);
+    rondo_team_run(some, norm_rows, &n);
+}
+
 void rondo_function(const struct kernels *k, int f, long n, float *y, const float *x)
 {
     k->function(f, n, y, x);

@@ -1,6 +1,6 @@
 // Operations over flat vectors, for Go, on a team (null: the caller alone). What they do is with
 // package compute's Device; their results do not depend on how many threads there are, and but for
-// gemm's not on the instruction set.
+// those of gemm, attend and layer_norm not on the instruction set.
 
 #ifndef RONDO_FLAT_H
 #define RONDO_FLAT_H
@@ -45,6 +45,9 @@ void rondo_tanh(const struct kernels *k, struct team *t, long n, float *x, const
 // All lanes of an attention: dy is null in the forward pass.
 void rondo_attend(const struct kernels *k, struct team *t, struct attention a,
                   const int32_t *lengths);
+
+// A layer normalisation's forward pass, or with dy its backward pass.
+void rondo_layer_norm(const struct kernels *k, struct team *t, struct layer_norm n);
 
 // The room of general products: none at first, as much as the largest so far needs.
 struct space {

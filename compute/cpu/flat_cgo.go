@@ -84,14 +84,19 @@ func (n *native) tanhBackward(dy, y []float32) {
 	C.rondo_tanh(n.kernels, n.team, C.long(len(dy)), floats(dy), floats(y))
 }
 
-func (n *native) attend(a compute.Attention) { n.attendBackward(a, nil, nil, nil, nil) }
-
-func (n *native) attendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
+func (n *native) attend(a compute.Attention, dy, dq, dk, dv []float32) {
 	with := C.struct_attention{T: C.long(a.T), S: C.long(a.S), B: C.long(a.B), H: C.long(a.H),
 		W: C.long(a.W), q: floats(a.Q), k: floats(a.K), v: floats(a.V),
 		weights: floats(a.Weights), y: floats(a.Y), dy: floats(dy), dq: floats(dq),
 		dk: floats(dk), dv: floats(dv)}
 	C.rondo_attend(n.kernels, n.team, with, ints(a.Lengths))
+}
+
+func (n *native) layerNorm(l compute.LayerNorm, dy, dx, dw, db []float32) {
+	with := C.struct_layer_norm{rows: C.long(l.Rows()), width: C.long(len(l.Weight)),
+		x: floats(l.X), weight: floats(l.Weight), bias: floats(l.Bias), stats: floats(l.Stats),
+		y: floats(l.Y), dy: floats(dy), dx: floats(dx), dw: floats(dw), db: floats(db)}
+	C.rondo_layer_norm(n.kernels, n.team, with)
 }
 
 func (n *native) update(u compute.Update, c correction, params, grads, s1, s2 []float32) {

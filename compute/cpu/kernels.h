@@ -203,6 +203,15 @@ struct attention {
     const int32_t *lengths;
 };
 
+// compute.LayerNorm, and the gradients of its backward pass.
+struct layer_norm {
+    long rows, width;
+    const float *x, *weight, *bias;
+    float *stats, *y;
+    const float *dy;
+    float *dx, *dw, *db;
+};
+
 // The kernels of one instruction set and precision. Those that take a member are called by every
 // thread of a team at once; the others do what they are given on the calling thread.
 struct kernels {
@@ -224,6 +233,10 @@ struct kernels {
     void (*tanh_backward)(long n, float *dy, const float *y);
     void (*attend)(const struct attention *a, long b); // of lane b
     void (*attend_backward)(const struct attention *a, long b);
+    // Of rows first to end-1; layer_norm_columns: dw and db of columns first to end-1.
+    void (*layer_norm)(const struct layer_norm *n, long first, long end);
+    void (*layer_norm_rows)(const struct layer_norm *n, long first, long end);
+    void (*layer_norm_columns)(const struct layer_norm *n, long first, long end);
     void (*update)(const struct update *u, long n, float *p, const float *g, float *s1,
                    float *s2);
     // f is 0 (exp), 1 (sigmoid) or 2 (tanh).

@@ -27,6 +27,7 @@
 
 #include "elementwise.h"
 #include "attention.h"
+#include "norm.h"
 #include "optimizer.h"
 
 // A kernel with products in it, for the table.
@@ -92,6 +93,9 @@ const struct kernels KERNELS = {
     .tanh_backward = tanh_backward,
     .attend = attend,
     .attend_backward = attend_backward,
+    .layer_norm = layer_norm,
+    .layer_norm_rows = layer_norm_rows,
+    .layer_norm_columns = layer_norm_columns,
     .update = update,
     .function = function,
     .burn = burn,

@@ -145,6 +145,22 @@ func (p *Protected) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32
 	p.Device.AttendBackward(p.attention(a), p.at(dy), p.at(dq), p.at(dk), p.at(dv))
 }
 
+// norm is in real memory.
+func (p *Protected) norm(n compute.LayerNorm) compute.LayerNorm {
+	for _, x := range []*[]float32{&n.X, &n.Weight, &n.Bias, &n.Stats, &n.Y} {
+		*x = p.at(*x)
+	}
+	return n
+}
+
+// LayerNorm is compute.Device's.
+func (p *Protected) LayerNorm(n compute.LayerNorm) { p.Device.LayerNorm(p.norm(n)) }
+
+// LayerNormBackward is compute.Device's.
+func (p *Protected) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	p.Device.LayerNormBackward(p.norm(n), p.at(dy), p.at(dx), p.at(dw), p.at(db))
+}
+
 // Update is compute.Device's.
 func (p *Protected) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	p.Device.Update(u, p.at(params), p.at(grads), p.at(s1), p.at(s2))

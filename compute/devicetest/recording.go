@@ -223,6 +223,14 @@ func (r *Recorder) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32)
 	r.do(func() { r.Device.AttendBackward(a, dy, dq, dk, dv) })
 }
 
+// LayerNorm is compute.Device's.
+func (r *Recorder) LayerNorm(n compute.LayerNorm) { r.do(func() { r.Device.LayerNorm(n) }) }
+
+// LayerNormBackward is compute.Device's.
+func (r *Recorder) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32) {
+	r.do(func() { r.Device.LayerNormBackward(n, dy, dx, dw, db) })
+}
+
 // Update is compute.Device's.
 func (r *Recorder) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	r.do(func() { r.Device.Update(u, params, grads, s1, s2) })

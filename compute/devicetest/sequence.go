@@ -256,5 +256,6 @@ func (r *rig) sequenceShapes(x func(n int) []float32) map[string]func() {
 		},
 	}
 	maps.Copy(all, r.attentionShapes())
+	maps.Copy(all, r.normShapes())
 	return all
 }

@@ -92,7 +92,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate, task.Describe}
 	case "vectors", "vector_as":
 		return []string{task.Describe}
-	case "decoder_context", "attention":
+	case "decoder_context", "attention", "feedback":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -131,6 +131,13 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
+	}
+	if spec.SkipConnections && spec.Layers < 2 {
+		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
+	}
+	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
+		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
+			"whose decoder runs step by step: give another --attention, or leave them out")
 	}
 	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
@@ -253,6 +260,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Accumulate == 1 {
 		lasts.Accumulate = 0
 	}
+	if lasts.Feedback == "both" {
+		lasts.Feedback = ""
+	}
 	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasts)
 	if err != nil {
 		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
@@ -286,6 +296,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
+		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
@@ -301,7 +312,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
-		lasts.VectorAs = spec.VectorAs
+		lasts.Feedback, lasts.VectorAs = spec.Feedback, spec.VectorAs
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

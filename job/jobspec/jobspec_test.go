@@ -155,6 +155,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
+		{"--skip-connections --layers 1", "--skip-connections begin at the second layer: set"},
+		{"--task translate --attention bahdanau --layer-norm", "--layer-norm and " +
+			"--skip-connections are not for --attention bahdanau, whose decoder runs step by"},
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
@@ -170,8 +173,6 @@ func TestWrongFlags(t *testing.T) {
 		{"--dropout-input 0.5 --hidden 64", "--dropout-input drops elements of the embedding: " +
 			"set --embed, for example --embed 64"},
 		{"--task translate --teacher-forcing-steps 9", "--teacher-forcing-steps 9 is for"},
-		{"--task translate --teacher-forcing 1.1", "--teacher-forcing 1.1 is above its greatest"},
-		{"--label-smoothing 1", "--label-smoothing 1 is above its greatest value, 0.99"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
 		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},
 		{"--compress topk", "--compress topk: topk: takes the share that travels, above 0"},
@@ -193,12 +194,9 @@ func TestWrongFlags(t *testing.T) {
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			_, err := parse(t, strings.Fields(c.args)...)
-			var usage *UsageError
-			if !errors.As(err, &usage) {
-				t.Fatalf("error %v (%T) is not a UsageError", err, err)
-			}
-			if !strings.HasPrefix(usage.Error(), c.want) {
-				t.Errorf("error %q does not begin with %q", usage.Error(), c.want)
+			usage, is := errors.AsType[*UsageError](err)
+			if !is || !strings.HasPrefix(usage.Error(), c.want) {
+				t.Errorf("%v (%T), want a UsageError that begins with %q", err, err, c.want)
 			}
 		})
 	}
@@ -370,6 +368,29 @@ func TestIdentityOfAccumulate(t *testing.T) {
 	}
 }
 
+// A job of before there was --layer-norm and --skip-connections is one without them.
+func TestIdentityOfLayers(t *testing.T) {
+	before := Identity(Default(), "")
+	for flag, change := range map[string]func(*rondov1.JobSpec){
+		"--layer-norm true instead of false": func(s *rondov1.JobSpec) { s.LayerNorm = true },
+		"--skip-connections true instead of false": func(s *rondov1.JobSpec) {
+			s.SkipConnections = true
+		},
+	} {
+		spec := Default()
+		change(spec)
+		if got := Differences(spec, Default()); Identity(spec, "") == before ||
+			len(got) != 1 || got[0] != flag {
+			t.Errorf("differences %q, want %q alone", got, flag)
+		}
+	}
+	locked := Default() // masks may be others from any step on
+	locked.DropoutLocked = true
+	if Identity(locked, "") != before {
+		t.Error("--dropout-locked makes another job")
+	}
+}
+
 // A flag that a task does not read is refused in a line that names both. With its default it is
 // accepted.
 func TestFlagsOfOtherTasks(t *testing.T) {
@@ -386,6 +407,7 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--sample-prefix a":       "lm",
 		"--label-smoothing 0.1":   "lm classify tag fill translate describe",
 		"--attention scaled":      "translate",
+		"--feedback output":       "translate",
 		"--teacher-forcing 0.5":   "translate describe",
 		"--bidirectional":         "lm classify tag fill translate",
 		"--max-length 5":          "classify tag translate describe",

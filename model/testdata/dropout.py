@@ -12,6 +12,9 @@ The file has the fields of compute/testdata/trace.py, and
 
     embed, dropout, dropout_input, seed
     tied            the output layer has the embedding's weights, behind a projection
+    locked          all steps of a lane have the same mask
+    norm            torch.nn.LayerNorm follows each layer's dropout
+    skip            and before it, from the second layer on, the layer's input is added
     lanes           [B] number of each lane, for its masks
     output          [T*B*H] the last layer's output after dropout, before any update
 
@@ -32,7 +35,8 @@ STEPS, LR, SEED, LANES = 6, 0.5, 9, [4, 0, 11]
 DROPOUT, DROPOUT_INPUT = 0.3, 0.2
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM, "lstm-peephole": PeepholeLSTM}
 CASES = [("rnn", 1, False), ("gru", 2, False), ("gru", 1, True), ("lstm", 1, False),
-         ("lstm", 2, False), ("lstm-peephole", 2, False)]
+         ("lstm", 2, False), ("lstm-peephole", 2, False), ("gru", 2, False, "locked"),
+         ("lstm", 2, False, "norm"), ("gru", 3, False, "norm", "skip")]
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
@@ -53,27 +57,33 @@ def keep(key, index, p):
     return (mix(key + (index + 1) * GOLDEN & BITS) >> 40) / 2**24 >= torch.tensor(p).item()
 
 
-def drop(x, p, step, layer):
+def drop(x, p, step, layer, locked):
     _, _, width = x.shape
-    kept = [[[keep(key(step, layer, lane), t * width + h, p) for h in range(width)]
-             for lane in LANES] for t in range(T)]
+    kept = [[[keep(key(step, layer, lane), (0 if locked else t * width) + h, p)
+              for h in range(width)] for lane in LANES] for t in range(T)]
     return x * torch.tensor(kept).double() / (1 - p)
 
 
 class LanguageModel(nn.Module):
-    def __init__(self, cell, layers, tied):
+    def __init__(self, cell, layers, tied, *kinds):
         super().__init__()
+        self.locked, self.skip = "locked" in kinds, "skip" in kinds
         self.embedding = nn.Embedding(V, E)
         self.rnn = nn.ModuleList(CELLS[cell](H if l else E, H) for l in range(layers))
+        self.norm = nn.ModuleList(nn.LayerNorm(H) for _ in range(layers if "norm" in kinds else 0))
+        for p in self.norm.parameters():
+            nn.init.normal_(p)
         self.projection = nn.Linear(H, E, bias=False) if tied else None
         self.output = nn.Linear(E if tied else H, V)
         if tied:
             self.output.weight = self.embedding.weight
 
     def forward(self, ids, targets, step):
-        x = drop(self.embedding(ids), DROPOUT_INPUT, step, -1)
+        x = drop(self.embedding(ids), DROPOUT_INPUT, step, -1, self.locked)
         for l, layer in enumerate(self.rnn):
-            x = drop(layer(x)[0], DROPOUT, step, l)
+            h = drop(layer(x)[0], DROPOUT, step, l, self.locked)
+            x = h + x if self.skip and l else h
+            x = self.norm[l](x) if self.norm else x
         logits = self.output(self.projection(x) if self.projection else x)
         return x, nn.functional.cross_entropy(logits.reshape(-1, V), targets.reshape(-1))
 
@@ -94,9 +104,9 @@ def tensors(named):
     return {name: {"shape": list(t.shape), "data": rounded(t)} for name, t in named}
 
 
-def trace(number, cell, layers, tied):
+def trace(number, cell, layers, tied, *kinds):
     torch.manual_seed(number)
-    model = LanguageModel(cell, layers, tied)  # float32 values, then widened: exact in both
+    model = LanguageModel(cell, layers, tied, *kinds)  # float32 values, then widened: exact in both
     ids, targets = (torch.randint(0, V, (T, B)) for _ in range(2))
     model = model.double()
     weights = tensors(model.named())
@@ -113,7 +123,9 @@ def trace(number, cell, layers, tied):
     return {
         "torch": torch.__version__,
         "cell": cell, "layers": layers, "T": T, "B": B, "V": V, "H": H, "embed": E, "tied": tied,
-        "dropout": DROPOUT, "dropout_input": DROPOUT_INPUT, "seed": SEED, "lanes": LANES,
+        "dropout": DROPOUT, "dropout_input": DROPOUT_INPUT, "seed": SEED,
+        **{kind: True for kind in kinds},
+        "lanes": LANES,
         "ids": ids.tolist(), "targets": targets.tolist(),
         "weights": weights, "loss": losses[0], "output": output, "gradients": gradients,
         "sgd": {"lr": LR, "losses": losses, "weights_after": tensors(model.named())},
@@ -124,7 +136,8 @@ def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
     for number, case in enumerate(CASES):
         text = json.dumps(trace(number, *case), separators=(",", ":"))
-        (folder / f"dropout-{case[0]}-{case[1]}{'-tied' * case[2]}.json").write_text(text + "\n")
+        kinds = "".join("-" + kind for kind in ("tied",) * case[2] + case[3:])
+        (folder / f"dropout-{case[0]}-{case[1]}{kinds}.json").write_text(text + "\n")
 
 
 main()

@@ -8,6 +8,9 @@ layer. Each layer is a torch.nn module of its own, so that dropout can have Rond
 dropout.py); without dropout the script checks that one module of all layers gives the same outputs.
 
     cell, layers, T, B, V, E, H, C, bidirectional, pool, dropout, dropout_input, seed, step, lanes
+    locked: all steps of a lane have the same dropout mask
+    norm: torch.nn.LayerNorm follows each layer's dropout; skip: and before it, from the second
+        layer on, the layer's input is added
     ids [T][B], lengths [B], targets ([B], or [T*B] with -1 after an example)
     output [T*B*W] the last layer's output after dropout, zero after an example
     logits, loss (summed over the targets), weights, and gradients of the loss
@@ -23,7 +26,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 T, B, V, H, C = 5, 4, 7, 5, 3
 SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, E, pool, dropout
+# name: cell, layers, bidirectional, E, pool, dropout, and which of locked, norm and skip
 CASES = {
     "lstm-last": ("lstm", 2, True, 4, "last", 0),
     "gru-mean": ("gru", 2, True, 4, "mean", 0),
@@ -35,6 +38,10 @@ CASES = {
     "gru-forward": ("gru", 2, False, 4, "max", 0),
     "gru-dropout": ("gru", 2, True, 4, "none", 0.3),
     "lstm-dropout": ("lstm", 2, True, 4, "mean", 0.3),
+    "lstm-locked": ("lstm", 2, True, 4, "none", 0.3, "locked"),
+    "lstm-norm": ("lstm", 2, True, 4, "none", 0.3, "norm", "skip"),
+    "gru-norm": ("gru", 3, True, 4, "mean", 0, "norm", "skip"),
+    "rnn-skip": ("rnn", 2, False, 0, "last", 0, "skip"),
 }
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -56,59 +63,63 @@ def keep(key, index, p):
     return (mix(key + (index + 1) * GOLDEN & BITS) >> 40) / 2**24 >= torch.tensor(p).item()
 
 
-def drop(x, p, layer):
+def drop(x, p, layer, locked):
     if p == 0:
         return x
     width = x.shape[2]
-    kept = [[[keep(key(layer, lane), t * width + h, p) for h in range(width)]
+    kept = [[[keep(key(layer, lane), (0 if locked else t * width) + h, p) for h in range(width)]
              for lane in LANES] for t in range(T)]
     return x * torch.tensor(kept).double() / (1 - p)
 
 
 def packed(module, x):
-    """The padded outputs [T, B, W], and h_n of all directions side by side."""
-    y, state = module(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
-    h = state[0] if isinstance(state, tuple) else state
-    y, _ = pad_packed_sequence(y, total_length=T)
-    return y, torch.cat(list(h), 1)
+    """The padded outputs [T, B, W]."""
+    y, _ = module(pack_padded_sequence(x, LENGTHS, enforce_sorted=False))
+    return pad_packed_sequence(y, total_length=T)[0]
 
 
 class Labeller(nn.Module):
-    def __init__(self, cell, layers, bidirectional, embed, pool, dropout):
+    def __init__(self, cell, layers, bidirectional, embed, pool, dropout, *kinds):
         super().__init__()
+        self.locked, self.skip = "locked" in kinds, "skip" in kinds
         self.case = cell, layers, bidirectional, embed, pool, dropout
         width = H * (1 + bidirectional)
         self.embedding = nn.Embedding(V, embed) if embed else None
         self.rnn = nn.ModuleList(CELLS[cell](width if l else embed or V, H,
                                              bidirectional=bidirectional) for l in range(layers))
+        self.norm = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers * ("norm" in kinds)))
+        for p in self.norm.parameters():
+            nn.init.normal_(p)
         self.output = nn.Linear(width, C)
 
     def forward(self, ids):
         cell, layers, bidirectional, embed, pool, dropout = self.case
         x = self.embedding(ids) if embed else nn.functional.one_hot(ids, V).double()
-        x = first = drop(x, dropout if embed else 0, -1)
+        x = first = drop(x, dropout if embed else 0, -1, self.locked)
         for l, layer in enumerate(self.rnn):
-            x, last = packed(layer, x)
-            x = drop(x, dropout, l)
-        if dropout == 0:
+            h = drop(packed(layer, x), dropout, l, self.locked)
+            x = h + x if self.skip and l else h
+            x = self.norm[l](x) if self.norm else x
+        if dropout == 0 and not self.norm and not self.skip:
             self.check(first, x)
         steps = torch.arange(T)[:, None] < torch.tensor(LENGTHS)  # [T, B]
         if pool == "last":
-            pooled = last
+            pooled = torch.stack([torch.cat([x[n - 1, b, :H], x[0, b, H:]])  # without more, h_n
+                                  for b, n in enumerate(LENGTHS)])
         elif pool == "mean":
             pooled = (x * steps[:, :, None]).sum(0) / torch.tensor(LENGTHS)[:, None]
         elif pool == "max":
             pooled = x.masked_fill(~steps[:, :, None], -torch.inf).amax(0)
         else:
             pooled = x.reshape(T * B, -1)
-        return x, self.output(pooled)
+        return x.masked_fill(~steps[:, :, None], 0), self.output(pooled)
 
     def check(self, x, y):
         cell, layers, bidirectional, embed, *_ = self.case
         stack = CELLS[cell](embed or V, H, num_layers=layers, bidirectional=bidirectional).double()
         stack.load_state_dict({n.removeprefix("rnn."): p for n, p in self.named()
                                if n.startswith("rnn.")})
-        assert torch.allclose(packed(stack, x)[0], y, rtol=0, atol=1e-12)
+        assert torch.allclose(packed(stack, x), y, rtol=0, atol=1e-12)
 
     def named(self):
         """The parameters by the names that torch.nn.LSTM(num_layers=...) gives them."""
@@ -128,7 +139,7 @@ def tensors(named):
 
 
 def trace(number, case):
-    cell, layers, bidirectional, embed, pool, dropout = case
+    cell, layers, bidirectional, embed, pool, dropout = case[:6]
     torch.manual_seed(number)
     model = Labeller(*case).double()
     with torch.no_grad():
@@ -145,7 +156,9 @@ def trace(number, case):
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "V": V,
         "E": embed, "H": H, "C": C, "bidirectional": bidirectional, "pool": pool,
-        "dropout": dropout, "dropout_input": dropout if embed else 0, "seed": SEED, "step": STEP,
+        "dropout": dropout, "dropout_input": dropout if embed else 0,
+        **{kind: True for kind in case[6:]},
+        "seed": SEED, "step": STEP,
         "lanes": LANES, "ids": ids.tolist(), "lengths": LENGTHS,
         "targets": targets.reshape(-1).tolist(), "output": rounded(output),
         "logits": rounded(logits), "loss": float(f"{loss.item():.12g}"),

@@ -7,9 +7,11 @@ A case is an encoder, torch.nn.{RNN,GRU,LSTM} over a packed source, and a decode
 target's tokens, each predicted from those before it.
 
     cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention, smoothing
+    norm, skip: torch.nn.LayerNorm follows each layer, behind the sum with its input from the
+        second layer on
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
-    plain: the loss without label smoothing
+    plain: the loss without label smoothing; feedback: both, unless it is given
 """
 import json
 import pathlib
@@ -22,7 +24,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention, and label smoothing
+# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm, skip and
+# feedback
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -40,23 +43,64 @@ CASES = {
     "gru-scaled": ("gru", 1, True, "state", "scaled"),
     "lstm-scaled-smooth": ("lstm", 1, False, "concat", "scaled", 0.1),
     "gru-smooth": ("gru", 1, False, "state", "none", 0.3),
+    "lstm-output": ("lstm", 2, True, "concat", "luong", "output"),
+    "gru-output": ("gru", 1, False, "concat", "none", "output"),
+    "gru-hidden": ("gru", 2, False, "state", "bahdanau", "hidden"),
+    "lstm-norm": ("lstm", 2, True, "concat", "luong", "norm", "skip"),
+    "gru-skip": ("gru", 3, False, "state", "none", "skip"),
 }
 
 
 class Part(nn.Module):
-    def __init__(self, cell, vocab, width, layers, bidirectional=False):
+    def __init__(self, cell, vocab, width, layers, kinds, bidirectional=False):
         super().__init__()
         self.embedding = nn.Embedding(vocab, E)
+        self.kinds = {"norm", "skip"} & set(kinds)
         self.rnn = CELLS[cell](width, H, layers, bidirectional=bidirectional)
+        sizes = [H * (1 + bidirectional)] * layers * ("norm" in kinds)
+        self.norm = nn.ModuleList(map(nn.LayerNorm, sizes))
+        for p in self.norm.parameters():
+            nn.init.normal_(p)
+
+    def run(self, x, state=None):
+        """The outputs, and the final states of all layers."""
+        return self.by_layers(x, state) if self.kinds else self.rnn(x, state)
+
+    def by_layers(self, x, state):
+        rnn, finals, sizes = self.rnn, [], None
+        if not torch.is_tensor(x):
+            x, sizes = pad_packed_sequence(x, total_length=S)
+        for k in range(rnn.num_layers):
+            layer = type(rnn)(x.shape[2], H, bidirectional=rnn.bidirectional).double()
+            given = x if sizes is None else pack_padded_sequence(x, sizes, enforce_sorted=False)
+            before = state
+            if state is not None:
+                before = (tuple(s[k:k + 1] for s in state) if isinstance(state, tuple)
+                          else state[k:k + 1])
+            h, last = torch.func.functional_call(
+                layer, {n.replace(f"_l{k}", "_l0"): p for n, p in rnn.named_parameters()
+                        if n.removesuffix("_reverse").endswith(f"_l{k}")}, (given, before))
+            h = h if sizes is None else pad_packed_sequence(h, total_length=S)[0]
+            x = h + x if "skip" in self.kinds and k else h
+            x = self.norm[k](x) if self.norm else x
+            finals.append(last)
+        if isinstance(finals[0], tuple):
+            state = tuple(torch.cat(s) for s in zip(*finals))
+        else:
+            state = torch.cat(finals)
+        if sizes is not None:
+            x = pack_padded_sequence(x, sizes, enforce_sorted=False)
+        return x, state
 
 
 class Translator(nn.Module):
-    def __init__(self, cell, layers, bidirectional, context, attention):
+    def __init__(self, cell, layers, bidirectional, context, attention, *kinds):
         super().__init__()
         self.context, self.kind, self.sides = context, attention, 1 + bidirectional
-        self.encoder = Part(cell, SOURCE, E, layers, bidirectional)
+        self.feedback = ([k for k in ("output", "hidden") if k in kinds] + ["both"])[0]
+        self.encoder = Part(cell, SOURCE, E, layers, kinds, bidirectional)
         wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
-        self.decoder = Part(cell, V, wide, layers)
+        self.decoder = Part(cell, V, wide, layers, kinds)
         if attention in ("luong", "scaled"):
             self.attention = nn.Module()
             self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
@@ -95,7 +139,7 @@ class Translator(nn.Module):
 
     def forward(self, source, inputs):
         x = pack_padded_sequence(self.encoder.embedding(source), LENGTHS, enforce_sorted=False)
-        encoded, state = self.encoder.rnn(x)
+        encoded, state = self.encoder.run(x)
         encoded, _ = pad_packed_sequence(encoded, total_length=S)
         if isinstance(state, tuple):
             state = tuple(map(self.start, state))
@@ -103,12 +147,17 @@ class Translator(nn.Module):
         else:
             state = self.start(state)
             last = state[-1]
+        if self.feedback == "hidden":
+            inputs = inputs[:1].expand(T, B)
         x = self.decoder.embedding(inputs)
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
         if self.kind == "bahdanau":
             return self.output(self.bahdanau(encoded, x, state))
-        y, _ = self.decoder.rnn(x, state)
+        if self.feedback == "output":
+            y = torch.cat([self.decoder.run(step[None])[0] for step in x])
+        else:
+            y, _ = self.decoder.run(x, state)
         if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
         return self.output(y)
@@ -124,12 +173,13 @@ def tensors(named):
 
 def trace(number, case):
     cell, layers, bidirectional, context, attention, *rest = case
-    smoothing = rest[0] if rest else 0.0
+    kinds = [x for x in rest if isinstance(x, str)]
+    smoothing = sum(x for x in rest if isinstance(x, float))
     torch.manual_seed(number)
-    model = Translator(*case[:5]).double()
+    model = Translator(*case[:5], *kinds).double()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            if name.startswith("attention"):
+            if name.startswith("attention") and "norm" not in kinds:
                 p.mul_(4)  # so that attention is not nearly uniform
             p.copy_(p.float().double())  # exact in both
     source = torch.randint(0, SOURCE, (S, B))
@@ -142,6 +192,8 @@ def trace(number, case):
                                     label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
     more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
+    more |= {"feedback": model.feedback} if model.feedback != "both" else {}
+    more |= {kind: True for kind in model.decoder.kinds}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
@@ -150,7 +202,8 @@ def trace(number, case):
         "targets": targets.reshape(-1).tolist(),
         "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
-        "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
+        "gradients": tensors((n, torch.zeros_like(p) if p.grad is None else p.grad)
+                             for n, p in model.named_parameters()),
     } | more
 
 

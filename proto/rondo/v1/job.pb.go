@@ -141,6 +141,10 @@ type JobSpec struct {
 	Embed               int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
 	Dropout             float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
 	DropoutInput        float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	Feedback            string  `protobuf:"bytes,233,opt,name=feedback,proto3" json:"feedback,omitempty"`
+	DropoutLocked       bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
+	LayerNorm           bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
+	SkipConnections     bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
 	LabelSmoothing      float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
 	TeacherForcing      float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
 	TeacherForcingSteps int64   `protobuf:"varint,232,opt,name=teacher_forcing_steps,json=teacherForcingSteps,proto3" json:"teacher_forcing_steps,omitempty"`
@@ -391,6 +395,34 @@ func (x *JobSpec) GetDropoutInput() float64 {
 		return x.DropoutInput
 	}
 	return 0
+}
+
+func (x *JobSpec) GetFeedback() string {
+	if x != nil {
+		return x.Feedback
+	}
+	return ""
+}
+
+func (x *JobSpec) GetDropoutLocked() bool {
+	if x != nil {
+		return x.DropoutLocked
+	}
+	return false
+}
+
+func (x *JobSpec) GetLayerNorm() bool {
+	if x != nil {
+		return x.LayerNorm
+	}
+	return false
+}
+
+func (x *JobSpec) GetSkipConnections() bool {
+	if x != nil {
+		return x.SkipConnections
+	}
+	return false
 }
 
 func (x *JobSpec) GetLabelSmoothing() float64 {
@@ -1032,7 +1064,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x8ew\n" +
+	"\x04_max\"\xfc{\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1071,7 +1103,16 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
-	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\x98\x01\n" +
+	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\xbd\x01\n" +
+	"\bfeedback\x18\xe9\x01 \x01(\tB\x9f\x01\xaa\xbb\x18\x9a\x01\n" +
+	"|what a decoder keeps of a step for the next: both: its state and the token; output: the token alone; hidden: its state alone\x12\x04both\x1a\x04both\x1a\x06output\x1a\x06hiddenR\bfeedback\x12\xb1\x01\n" +
+	"\x0edropout_locked\x18\xc8\x01 \x01(\bB\x88\x01\xaa\xbb\x18\x83\x01\n" +
+	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12\x85\x01\n" +
+	"\n" +
+	"layer_norm\x18\xc9\x01 \x01(\bBe\xaa\xbb\x18a\n" +
+	"_layer normalisation of each layer's output, with a learned weight and bias (torch.nn.LayerNorm)R\tlayerNorm\x12p\n" +
+	"\x10skip_connections\x18\xca\x01 \x01(\bBD\xaa\xbb\x18@\n" +
+	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12\x98\x01\n" +
 	"\x0flabel_smoothing\x18\xe6\x01 \x01(\x01Bn\xaa\xbb\x18j\n" +
 	"Sshare of each target that training spreads over all of the vocabulary or the labels\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\x0elabelSmoothing\x12\xb8\x01\n" +
 	"\x0fteacher_forcing\x18\xe7\x01 \x01(\x01B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
