@@ -64,8 +64,9 @@ func TestFillUse(t *testing.T) {
 	if code != 0 || stdout != "do re mi fa so la ti high\nhigh ti la so  fa mi\nfa so\n" {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
-	code, stdout, stderr = feed(t, "do re [] fa so [] ti high\nla"+strings.Repeat(" so", 512), "fill",
-		"--checkpoint", newest, "--mark", "[]", "--json")
+	long := "la" + strings.Repeat(" so", 512)
+	code, stdout, stderr = feed(t, "do re [] fa so [] ti high\n"+long, "fill", "--checkpoint",
+		newest, "--mark", "[]", "--json")
 	oneLine(t, code, 2, stderr, "standard input, line 2", "513 tokens")
 	if !strings.HasPrefix(stdout, `{"text":"do re [] fa so [] ti high","filled":"do re mi fa so `+
 		`la ti high","tokens":["mi","la"],"probabilities":[`) {
