@@ -12,7 +12,8 @@ import (
 )
 
 // TestTranslatorOnGPU holds translators with each kind of attention, and those of vectors, on the
-// GPU against the CPU's: gradients that are staged, losses, and the log probabilities of hypotheses that change places.
+// GPU against the CPU's: gradients that are staged, losses, and the log probabilities of hypotheses
+// that change places.
 func TestTranslatorOnGPU(t *testing.T) {
 	if !onGPU(t) {
 		return
