@@ -207,8 +207,8 @@ type Plan struct {
 	Rings      int    // rings formed in this run of the job
 	Evicted    []Eviction
 	Identity   string // Member.Identity of this run's workers, set by the first ring
-	// Result is, with Ended, the Done.Result of the lowest rank that reported one. It is stored with
-	// the plan, so that it survives the leader.
+	// Result is, with Ended, the Done.Result of the lowest rank that reported one. It is stored
+	// with the plan, so that it survives the leader.
 	Result string
 	// Last is the last ring, by rank, without members whose state may be wrong. It is set while
 	// there is no ring, and while the present ring has newcomers that may lack the job's state,

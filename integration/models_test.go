@@ -78,6 +78,9 @@ func TestModelsPage(t *testing.T) {
 		{tasks[0], "--cell lstm --pool max"},
 		{tasks[0], "--cell rnn --pool mean --bidirectional=false"},
 		{tasks[1], "--cell lstm"},
+		{filling(t), "--cell gru"},
+		{describing(t), "--cell lstm --vector-as both"},
+		{describing(t), "--cell gru --vector-as input"},
 		{translation(t), "--cell gru"},
 		{translation(t), "--cell lstm --attention none --layers 1 --bidirectional=false"},
 	} {
@@ -86,12 +89,16 @@ func TestModelsPage(t *testing.T) {
 			train(t, append(c.exampleTask.flags("--checkpoint-dir", dir),
 				strings.Fields(c.flags)...)...)
 			newest := filepath.Join(dir, "step-00000020")
-			const text = "the film was awful\nso Anna Bell was in New York\nunseen two\n"
-			code, stdout, stderr := feed(t, text, c.name, "--checkpoint", newest)
+			const text = "the film was awful\nso Anna Bell was in New York\nunseen two\ndo _ mi _\n"
+			args, torch := []string{c.name, "--checkpoint", newest}, []string{newest}
+			if c.name == "describe" {
+				args, torch = append(args, c.network[1:3]...), append(torch, c.network[2])
+			}
+			code, stdout, stderr := feed(t, text, args...)
 			if code != 0 {
 				t.Fatal(stderr)
 			}
-			sameText(t, stdout, inTorch(t, python, c.name+".py", text, newest))
+			sameText(t, stdout, inTorch(t, python, c.name+".py", text, torch...))
 		})
 	}
 }

@@ -21,15 +21,19 @@ type exampleData struct {
 	training   example.Data
 	evaluation *example.Data // nil if there is nothing to evaluate on
 	evaluated  *examples.Set // --eval-corpus, or nil
+	rows       int           // of the table beside examples.Described
 }
 
-// openExampleData opens the job's examples, and those to evaluate on if it has any.
-func openExampleData(ctx context.Context, spec *rondov1.JobSpec) (*exampleData, error) {
-	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil)
+// openExampleData opens the job's examples, and those to evaluate on if it has any. rows are those
+// of the table beside them, if there is one.
+func openExampleData(
+	ctx context.Context, spec *rondov1.JobSpec, rows int,
+) (*exampleData, error) {
+	set, err := OpenExamples(ctx, spec, spec.Corpus, nil, nil, rows)
 	if err != nil {
 		return nil, err
 	}
-	d := &exampleData{spec: spec, set: set}
+	d := &exampleData{spec: spec, set: set, rows: rows}
 	if err := d.open(ctx); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -40,7 +44,7 @@ func openExampleData(ctx context.Context, spec *rondov1.JobSpec) (*exampleData, 
 // those of an earlier run: see Data. With nil it takes those of the file.
 func OpenExamples(
 	ctx context.Context, spec *rondov1.JobSpec, source string, vocabulary *corpus.Vocabulary,
-	outputs []string,
+	outputs []string, rows int,
 ) (set *examples.Set, err error) {
 	e, err := taskOf(spec)
 	if err != nil {
@@ -48,8 +52,8 @@ func OpenExamples(
 	}
 	c := examples.Config{Source: source, Kind: e.examples, Tokenizer: Tokenizer(spec),
 		MinFrequency: spec.MinFrequency, MaxLength: int(spec.MaxLength), Vocabulary: vocabulary,
-		OpenBucket: bucket.Open}
-	if c.Kind != examples.Pairs {
+		Rows: int64(rows), OpenBucket: bucket.Open}
+	if c.Kind != examples.Pairs && c.Kind != examples.Described {
 		c.Labels = outputs
 	} else {
 		c.Reserved = []string{translate.Begin, translate.End}
@@ -78,7 +82,8 @@ func (d *exampleData) open(ctx context.Context) (err error) {
 		}
 	}
 	if spec.EvalCorpus != "" {
-		d.evaluated, err = OpenExamples(ctx, spec, spec.EvalCorpus, d.Vocabulary(), d.Outputs())
+		d.evaluated, err = OpenExamples(ctx, spec, spec.EvalCorpus, d.Vocabulary(), d.Outputs(),
+			d.rows)
 		if err != nil {
 			return fmt.Errorf("--eval-corpus: %w", err)
 		}

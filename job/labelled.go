@@ -20,12 +20,17 @@ import (
 type labelled struct{ *exampleData }
 
 func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	d, err := openExampleData(ctx, spec)
+	d, err := openExampleData(ctx, spec, 0)
 	return labelled{d}, err
 }
 
-// labellerNetwork is the network of a task of labels.
+// labellerNetwork is the network of a task of labels whose data are examples.
 func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
+	return networkOfLabels(spec, data, data.mostTokens(spec))
+}
+
+// networkOfLabels is the network of a task of labels, for up to so many steps.
+func networkOfLabels(spec *rondov1.JobSpec, data Extent, steps int) (Network, error) {
 	c, err := labellerConfig(spec, data)
 	if err != nil {
 		return Network{}, err
@@ -33,7 +38,7 @@ func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	return Network{Tensors: c.Layout(), Tokens: c.Vocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			return c.PassSize(on, data.mostTokens(spec), lanes), evaluation
+			return c.PassSize(on, steps, lanes), evaluation
 		}}, nil
 }
 
@@ -52,9 +57,12 @@ func (d labelled) NewTask(device compute.Device, tail int, ledger Ledger) (*Task
 	if err != nil {
 		return nil, err
 	}
-	return &Task{close: l.Close, Task: label.New(l, label.Config{Training: d.training,
-		Evaluation: d.evaluation, EvalData: d.EvalData(), Ledger: ledger,
-		Counter: e.counter(d.Outputs())})}, nil
+	reads := label.Config{Training: &label.Examples{Data: d.training, Pool: c.Pool},
+		EvalData: d.EvalData(), Ledger: ledger, Counter: e.counter(d.Outputs())}
+	if d.evaluation != nil {
+		reads.Evaluation = &label.Examples{Data: *d.evaluation, Pool: c.Pool}
+	}
+	return &Task{close: l.Close, Task: label.New(l, reads)}, nil
 }
 
 // mostConfused bounds the labels of a table of confusion.
@@ -68,7 +76,7 @@ func evaluateLabels(
 	if err != nil {
 		return e, err
 	}
-	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
+	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs, 0)
 	if err != nil {
 		return e, err
 	}

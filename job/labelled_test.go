@@ -240,11 +240,12 @@ func TestOpenExamplesOfATrainedNetwork(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = OpenExamples(t.Context(), spec, spec.Corpus, vocabulary, []string{"good", "bad"})
+	_, err = OpenExamples(t.Context(), spec, spec.Corpus, vocabulary, []string{"good", "bad"},
+		0)
 	refused(t, err, "line 4")
 	spec.MaxExamples = 2 // limits what is trained on
 	set, err := OpenExamples(t.Context(), spec, spec.Corpus, vocabulary,
-		[]string{"odd", "good", "bad"})
+		[]string{"odd", "good", "bad"}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

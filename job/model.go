@@ -134,7 +134,7 @@ func LoadTrained(
 			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
 	if err := jobspec.ValidateFields(spec); err != nil {
-		return nil, fmt.Errorf("manifest.json in %s: %v", c.Path, err)
+		return nil, fmt.Errorf("manifest.json in %s: %s", c.Path, err.Error()) // no UsageError
 	}
 	if err := use.apply(spec); err != nil {
 		return nil, err

@@ -114,8 +114,8 @@ func TestLoadTrainedChoosesItsThreads(t *testing.T) {
 	}
 }
 
-// TestHostileManifest: a manifest's claims are checked against the flags' bounds and against the file
-// of parameters before they cost memory.
+// TestHostileManifest: a manifest's claims are checked against the flags' bounds and against the
+// file of parameters before they cost memory.
 func TestHostileManifest(t *testing.T) {
 	for want, claim := range map[string]func(*rondov1.JobSpec){
 		"has [3 8]":                func(s *rondov1.JobSpec) { s.Hidden = 60000 },

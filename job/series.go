@@ -14,21 +14,17 @@ import (
 	"rondo/internal/app"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task/lm"
 	"rondo/task/regress"
 	"rondo/telemetry"
 )
 
 // Series is the Data of the task regress. Its tokens are numbers of rows.
 type Series struct {
-	spec       *rondov1.JobSpec
+	segmentData
 	all        []*series.Series // of --corpus, and of --eval-corpus if there is one
 	targets    []int
 	scale      series.Scale
 	vocabulary *corpus.Vocabulary
-	training   corpus.Tokens
-	validation corpus.Tokens // nil if there is nothing to evaluate on
-	sampler    *corpus.Sampler
 }
 
 // rowNumbers are the numbers of rows, from the first on.
@@ -67,34 +63,23 @@ func openSeries(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Series{spec: spec, all: []*series.Series{whole}}
+	d := &Series{segmentData: segmentData{spec: spec}, all: []*series.Series{whole}}
 	if d.targets, err = series.Select(whole.Columns, spec.Target); err != nil {
 		return nil, app.Usage(err)
 	}
-	d.training = rowNumbers{0, whole.Rows()}
-	if spec.ValidationFraction > 0 {
-		d.training, d.validation, err = corpus.Split(d.training, spec.ValidationFraction)
-		if err != nil {
-			return nil, app.Usage(err)
-		}
-	}
+	d.identity = whole.Fingerprint()
+	var others corpus.Tokens
 	if spec.EvalCorpus != "" {
 		held, err := OpenSeries(ctx, spec.EvalCorpus, whole.Columns)
 		if err != nil {
 			return nil, fmt.Errorf("--eval-corpus: %w", err)
 		}
-		d.all, d.validation = append(d.all, held), rowNumbers{whole.Rows(), held.Rows()}
+		d.all, others = append(d.all, held), rowNumbers{whole.Rows(), held.Rows()}
+		d.identity = held.Fingerprint()
 	}
-	if d.validation != nil && d.validation.Len() < 2 {
-		return nil, app.Usagef("the series to evaluate on has %d rows and needs 2: raise "+
-			"--validation-fraction, or give a longer --eval-corpus", d.validation.Len())
-	}
-	d.sampler, err = corpus.NewSampler(corpus.SamplerConfig{Tokens: d.training.Len(),
-		Lanes: int(spec.Batch), BPTT: int(spec.Bptt), Seed: spec.Seed,
-		Sampling: corpus.Sampling(spec.Sampling)})
-	if err != nil {
-		return nil, app.Usage(fmt.Errorf("corpus %s, whose tokens are its rows: %w", spec.Corpus,
-			err))
+	d.identity = fmt.Sprintf("%s %v", d.identity, spec.ValidationFraction)
+	if err := d.divide(rowNumbers{0, whole.Rows()}, others, "series", "rows"); err != nil {
+		return nil, err
 	}
 	d.scale = whole.Measure(int(d.training.Len()))
 	d.vocabulary, err = corpus.NewVocabulary(append([]string{corpus.Unknown}, whole.Columns...))
@@ -114,32 +99,6 @@ func (d *Series) Outputs() (names []string) {
 
 // Fingerprint implements Data.
 func (d *Series) Fingerprint() string { return d.all[0].Fingerprint() }
-
-// SegmentsPerEpoch implements Data.
-func (d *Series) SegmentsPerEpoch() int64 { return d.sampler.SegmentsPerEpoch() }
-
-// Sizes implements Data: in rows.
-func (d *Series) Sizes() (training, evaluation int64) {
-	if d.validation != nil {
-		evaluation = d.validation.Len()
-	}
-	return d.training.Len(), evaluation
-}
-
-// EvalData implements Data.
-func (d *Series) EvalData() int64 {
-	if d.validation == nil {
-		return 0
-	}
-	return dataHash(fmt.Sprintf("%s %v", d.all[len(d.all)-1].Fingerprint(),
-		d.spec.ValidationFraction))
-}
-
-// Batches implements Data.
-func (d *Series) Batches() corpus.SamplerConfig { return d.sampler.Config() }
-
-// Offset implements Data: the first row that the lane reads.
-func (d *Series) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
 
 // Extent implements Data.
 func (d *Series) Extent() Extent {
@@ -177,15 +136,9 @@ func (d *Series) NewTask(device compute.Device, tail int, ledger Ledger) (*Task,
 	if err != nil {
 		return nil, err
 	}
-	reads := regress.Config{All: d.all, Targets: d.targets, Scale: d.scale,
-		Config: lm.Config{BPTT: int(d.spec.Bptt), EvalData: d.EvalData(), Ledger: ledger,
-			Batches: batches{corpus.NewReader(d.training, d.sampler), d.sampler}}}
-	if d.validation != nil {
-		reads.Evaluation, err = corpus.NewEvaluation(d.validation, int(d.spec.Batch),
-			int(d.spec.Bptt))
-		if err != nil {
-			return nil, app.Usage(err)
-		}
+	reads := regress.Config{All: d.all, Targets: d.targets, Scale: d.scale}
+	if reads.Config, err = d.config(ledger); err != nil {
+		return nil, err
 	}
 	config.GradientTail = tail
 	m, err := model.New(config, device)

@@ -43,8 +43,12 @@ func tasks() map[string]entry {
 		task.Tag: {command: "tag", open: openLabelled, network: labellerNetwork,
 			evaluate: evaluateLabels, examples: examples.Tagged,
 			counter: func(labels []string) label.Counter { return tag.NewCounter(labels) }},
+		task.Fill: {command: "fill", open: openHidden, network: hiddenNetwork,
+			evaluate: evaluateHidden},
 		task.Translate: {command: "translate", open: openTranslated, network: translatorNetwork,
 			evaluate: evaluateTranslations, examples: examples.Pairs},
+		task.Describe: {command: "describe", open: openDescribed, network: describerNetwork,
+			evaluate: evaluateDescriptions, examples: examples.Described},
 		task.Regress: {command: "predict", open: openSeries, network: seriesNetwork,
 			evaluate: evaluateSeries},
 	}
@@ -53,6 +57,10 @@ func tasks() map[string]entry {
 // taskOf returns the entry of a job's task.
 func taskOf(spec *rondov1.JobSpec) (entry, error) {
 	e, known := tasks()[spec.Task]
+	if spec.Task == task.LM && spec.Bidirectional { // it has the network and the lanes of fill
+		e = tasks()[task.Fill]
+		e.command = "generate"
+	}
 	if !known {
 		return e, app.Usage(fmt.Errorf("--task %q is not one of %s", spec.Task,
 			strings.Join(task.Names(), ", ")))

@@ -12,18 +12,16 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
+	"rondo/task/fill"
 	"rondo/task/lm"
 	"rondo/telemetry"
 )
 
-// Text is the Data of a language model.
+// Text is the Data of a language model. hidden makes other tasks of it.
 type Text struct {
-	spec       *rondov1.JobSpec
-	corpus     *corpus.Corpus
-	training   corpus.Tokens
-	sampler    *corpus.Sampler
-	validation corpus.Tokens // nil if there is nothing to evaluate on
-
+	segmentData
+	corpus    *corpus.Corpus
 	evaluated *corpus.Corpus // --eval-corpus, or nil
 }
 
@@ -51,10 +49,15 @@ func openCorpus(
 	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
 	vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
+	var reserved []string
+	if spec.Task == task.Fill {
+		reserved = []string{fill.Blank}
+	}
 	c, err := corpus.Open(ctx, corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
 		MinFrequency: spec.MinFrequency,
+		Reserved:     reserved,
 		MaxTokens:    maxTokens,
 		Vocabulary:   vocabulary,
 		OpenBucket:   bucket.Open,
@@ -71,7 +74,7 @@ func openText(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Text{spec: spec, corpus: text}
+	d := &Text{segmentData: segmentData{spec: spec}, corpus: text}
 	if err := d.open(ctx); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
@@ -84,38 +87,20 @@ func (d *Text) open(ctx context.Context) (err error) {
 		return app.Usagef("corpus %s: every token is rarer than --min-frequency %d: lower it",
 			spec.Corpus, spec.MinFrequency)
 	}
-	d.training = d.corpus.Tokens()
-	if spec.ValidationFraction > 0 {
-		d.training, d.validation, err = corpus.Split(d.training, spec.ValidationFraction)
-		if err != nil {
-			return app.Usage(err)
-		}
-	}
+	var others corpus.Tokens
+	d.identity = fmt.Sprintf("%s %v", d.corpus.Fingerprint(), spec.ValidationFraction)
 	if spec.EvalCorpus != "" {
 		d.evaluated, err = OpenText(ctx, spec.EvalCorpus, spec, d.Vocabulary())
 		if err != nil {
 			return fmt.Errorf("--eval-corpus: %w", err)
 		}
-		d.validation = d.evaluated.Tokens()
+		others, d.identity = d.evaluated.Tokens(), d.evaluated.Fingerprint()
 	}
-	if d.validation != nil && d.validation.Len() < 2 {
-		return app.Usagef("the text to evaluate on has %d tokens and needs 2: raise "+
-			"--validation-fraction, or give a longer --eval-corpus", d.validation.Len())
-	}
-	d.sampler, err = corpus.NewSampler(corpus.SamplerConfig{
-		Tokens:   d.training.Len(),
-		Lanes:    int(spec.Batch),
-		BPTT:     int(spec.Bptt),
-		Seed:     spec.Seed,
-		Sampling: corpus.Sampling(spec.Sampling),
-	})
-	if err != nil {
-		return app.Usage(fmt.Errorf("corpus %s: %w", spec.Corpus, err))
-	}
-	if _, err := d.writer(); err != nil {
+	if err := d.divide(d.corpus.Tokens(), others, "text", "tokens"); err != nil {
 		return err
 	}
-	return nil
+	_, err = d.writer()
+	return err
 }
 
 // Vocabulary implements Data.
@@ -126,34 +111,6 @@ func (d *Text) Outputs() []string { return nil }
 
 // Fingerprint implements Data.
 func (d *Text) Fingerprint() string { return d.corpus.Fingerprint() }
-
-// SegmentsPerEpoch implements Data.
-func (d *Text) SegmentsPerEpoch() int64 { return d.sampler.SegmentsPerEpoch() }
-
-// Sizes implements Data.
-func (d *Text) Sizes() (training, evaluation int64) {
-	if d.validation != nil {
-		evaluation = d.validation.Len()
-	}
-	return d.training.Len(), evaluation
-}
-
-// EvalData implements Data.
-func (d *Text) EvalData() int64 {
-	switch {
-	case d.validation == nil:
-		return 0
-	case d.evaluated != nil:
-		return dataHash(d.evaluated.Fingerprint())
-	}
-	return dataHash(fmt.Sprintf("%s %v", d.corpus.Fingerprint(), d.spec.ValidationFraction))
-}
-
-// Batches implements Data.
-func (d *Text) Batches() corpus.SamplerConfig { return d.sampler.Config() }
-
-// Offset implements Data: the position of the first token that the lane reads.
-func (d *Text) Offset(segment int64, lane int) int64 { return d.sampler.Offset(segment, lane) }
 
 // Extent implements Data.
 func (d *Text) Extent() Extent { return Extent{Tokens: d.Vocabulary().Len()} }
@@ -189,26 +146,15 @@ func networkOfSegments(spec *rondov1.JobSpec, c model.Config) Network {
 		}}
 }
 
-// batches is the job's segments, in the form that task/lm reads.
-type batches struct {
-	*corpus.Reader
-	*corpus.Sampler
-}
-
 // NewTask implements Data: the language model.
 func (d *Text) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
 	config, err := ModelConfig(d.spec, d.Vocabulary().Len())
 	if err != nil {
 		return nil, err
 	}
-	reads := lm.Config{BPTT: int(d.spec.Bptt), EvalData: d.EvalData(), Ledger: ledger,
-		Batches: batches{corpus.NewReader(d.training, d.sampler), d.sampler}}
-	if d.validation != nil {
-		reads.Evaluation, err = corpus.NewEvaluation(d.validation, int(d.spec.Batch),
-			int(d.spec.Bptt))
-		if err != nil {
-			return nil, app.Usage(err)
-		}
+	reads, err := d.config(ledger)
+	if err != nil {
+		return nil, err
 	}
 	if reads.Writer, err = d.writer(); err != nil {
 		return nil, err
@@ -261,22 +207,40 @@ func (t *Trained) Write(
 	if err != nil {
 		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
 	}
-	return w.Write(ctx, t.weights.(*model.Model))
+	var g lm.Generator
+	if l, ok := t.weights.(*model.Labeller); ok {
+		g, err = l.NewGenerator(int(t.Spec.Bptt))
+	} else {
+		g, err = t.weights.(*model.Model).NewGenerator()
+	}
+	if err != nil {
+		return "", err
+	}
+	return w.Write(ctx, g)
+}
+
+// openText opens a text to evaluate on.
+func (t *Trained) openText(ctx context.Context, source string) (*corpus.Corpus, error) {
+	text, err := OpenText(ctx, source, t.Spec, t.Vocabulary)
+	if err != nil {
+		return nil, err
+	}
+	if n := text.Tokens().Len(); n < 2 {
+		return nil, errors.Join(text.Close(), app.Usagef("corpus %s has %d tokens, and 2 are "+
+			"needed: give a longer text", source, n))
+	}
+	return text, nil
 }
 
 // evaluateText measures a language model on a text.
 func evaluateText(
 	ctx context.Context, t *Trained, source string, _ Search,
 ) (e telemetry.Eval, err error) {
-	text, err := OpenText(ctx, source, t.Spec, t.Vocabulary)
+	text, err := t.openText(ctx, source)
 	if err != nil {
 		return e, err
 	}
 	defer func() { _ = text.Close() }()
-	if n := text.Tokens().Len(); n < 2 {
-		return e, app.Usagef("corpus %s has %d tokens, and 2 are needed: give a longer text",
-			source, n)
-	}
 	sum, targets, err := lm.Score(ctx, t.weights.(*model.Model), text.Tokens(), int(t.Spec.Bptt))
 	if err != nil {
 		return e, err

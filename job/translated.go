@@ -21,7 +21,7 @@ import (
 type translated struct{ *exampleData }
 
 func openTranslated(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	d, err := openExampleData(ctx, spec)
+	d, err := openExampleData(ctx, spec, 0)
 	return translated{d}, err
 }
 
@@ -31,13 +31,20 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	return Network{Tensors: c.Layout(), Tokens: c.SourceVocab, data: exampleBytes * data.Rows,
+	most := data.mostTokens(spec) + 1 // with an end
+	n := networkOfPairs(c, data, most, most)
+	n.Tokens = c.SourceVocab
+	return n, nil
+}
+
+// networkOfPairs is a translator for pairs of up to so many steps.
+func networkOfPairs(c model.TranslatorConfig, data Extent, source, target int) Network {
+	return Network{Tensors: c.Layout(), data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			most := data.mostTokens(spec) + 1 // with an end
-			evaluation = c.DecoderSize(on, most, lanes)
-			return c.PassSize(on, most, most, lanes).And(evaluation), evaluation
-		}}, nil
+			evaluation = c.DecoderSize(on, source, lanes)
+			return c.PassSize(on, source, target, lanes).And(evaluation), evaluation
+		}}
 }
 
 // NewTask implements Data.
@@ -46,12 +53,20 @@ func (d translated) NewTask(device compute.Device, tail int, ledger Ledger) (*Ta
 	if err != nil {
 		return nil, err
 	}
+	return d.newTask(c, device, tail, ledger, translate.New)
+}
+
+// newTask makes a network and its task on the data, which are pairs.
+func (d *exampleData) newTask(
+	c model.TranslatorConfig, device compute.Device, tail int, ledger Ledger,
+	newTask func(*model.Translator, translate.Config) (*translate.Task, error),
+) (*Task, error) {
 	c.GradientTail = tail
 	m, err := model.NewTranslator(c, device)
 	if err != nil {
 		return nil, err
 	}
-	t, err := translate.New(m, translate.Config{Training: d.training, Evaluation: d.evaluation,
+	t, err := newTask(m, translate.Config{Training: d.training, Evaluation: d.evaluation,
 		EvalData: d.EvalData(), Ledger: ledger, Sampling: translate.Sampling{
 			Own: 1 - d.spec.TeacherForcing, Steps: d.spec.TeacherForcingSteps, Seed: d.spec.Seed}})
 	if err != nil {
@@ -67,37 +82,49 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	if err != nil {
 		return t, err
 	}
-	t = model.TranslatorConfig{Cell: c.Cell, SourceVocab: data.Tokens, TargetVocab: data.Outputs,
-		Embed: c.Embed, Hidden: c.Hidden, Layers: c.Layers, Bidirectional: spec.Bidirectional,
-		Dropout: c.Dropout, DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked,
-		LayerNorm: c.LayerNorm, Skip: c.Skip, LabelSmoothing: c.LabelSmoothing,
-		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+	t = translatorOf(c, data)
+	t.SourceVocab, t.Bidirectional = data.Tokens, spec.Bidirectional
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)
 	}
 	if t.Attention, err = model.ParseAttention(spec.Attention); err != nil {
 		return t, app.Usage(err)
 	}
+	if t.Feedback, err = model.ParseFeedback(spec.Feedback); err != nil {
+		return t, app.Usage(err)
+	}
 	return t, app.Usage(t.Validate())
 }
 
-// searcher makes a searcher for so many sentences at a time.
-func (t *Trained) searcher(how Search, sentences int) (*translate.Searcher, error) {
+// translatorOf is a translator with the parts of a model.
+func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
+	return model.TranslatorConfig{Cell: c.Cell, TargetVocab: data.Outputs, Embed: c.Embed,
+		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+}
+
+// searcher makes a searcher for as many sources together as it says.
+func (t *Trained) searcher(how Search) (s *translate.Searcher, together int, err error) {
 	target, err := corpus.NewVocabulary(t.Outputs)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	most := int(t.Spec.MaxLength)
-	s, err := translate.NewSearcher(t.weights.(*model.Translator), t.Vocabulary, target,
-		translate.SearchConfig{Sentences: sentences, Beam: how.Beam, Penalty: how.Penalty,
-			Source: most, Target: most})
-	return s, app.Usage(err)
+	m, most, source := t.weights.(*model.Translator), int(t.Spec.MaxLength), t.Vocabulary
+	c := translate.SearchConfig{Sentences: max(1, translatedTogether/max(1, how.Beam)),
+		Beam: how.Beam, Penalty: how.Penalty, Source: most, Target: most}
+	if m.Config().Vectors > 0 {
+		c.Source, source = 1, nil
+	}
+	s, err = translate.NewSearcher(m, source, target, c)
+	return s, c.Sentences, app.Usage(err)
 }
 
 // Search says how translations are searched: see translate.SearchConfig.
 type Search struct {
 	Beam    int
 	Penalty float64
+	Vectors string // file of the sources of a network of the task describe
 }
 
 // Translation is a line of text with its translation.
@@ -115,8 +142,7 @@ const translatedTogether = 64
 func (t *Trained) Translate(
 	ctx context.Context, in io.Reader, how Search, each func(Translation) error,
 ) error {
-	together := max(1, translatedTogether/max(1, how.Beam))
-	s, err := t.searcher(how, together)
+	s, together, err := t.searcher(how)
 	if err != nil {
 		return err
 	}
@@ -156,19 +182,26 @@ func (t *Trained) Translate(
 func evaluateTranslations(
 	ctx context.Context, t *Trained, source string, how Search,
 ) (e telemetry.Eval, err error) {
-	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs)
+	return t.measurePairs(ctx, source, how, 0)
+}
+
+// measurePairs measures a translator on a file of examples. rows are those of the table beside it.
+func (t *Trained) measurePairs(
+	ctx context.Context, source string, how Search, rows int,
+) (e telemetry.Eval, err error) {
+	set, err := OpenExamples(ctx, t.Spec, source, t.Vocabulary, t.Outputs, rows)
 	if err != nil {
 		return e, err
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	every := proto.CloneOf(t.Spec)
 	every.MinFrequency = 0
-	whole, err := OpenExamples(ctx, every, source, t.Vocabulary, nil)
+	whole, err := OpenExamples(ctx, every, source, t.Vocabulary, nil, rows)
 	if err != nil {
 		return e, err
 	}
 	defer func() { err = errors.Join(err, whole.Close()) }()
-	s, err := t.searcher(how, max(1, translatedTogether/max(1, how.Beam)))
+	s, _, err := t.searcher(how)
 	if err != nil {
 		return e, err
 	}

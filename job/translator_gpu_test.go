@@ -8,20 +8,36 @@ import (
 
 	"rondo/compute"
 	"rondo/model"
+	"rondo/task/describe"
 )
 
-// TestTranslatorOnGPU holds translators with each kind of attention on the GPU against the CPU's:
-// gradients that are staged, losses, and the log probabilities of hypotheses that change places.
+// TestTranslatorOnGPU holds translators with each kind of attention, and those of vectors, on the
+// GPU against the CPU's: gradients that are staged, losses, and the log probabilities of hypotheses that change places.
 func TestTranslatorOnGPU(t *testing.T) {
 	if !onGPU(t) {
 		return
 	}
+	plain := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: 7, TargetVocab: 9, Embed: 6,
+		Hidden: 16, Layers: 2, Dropout: 0.3, DropoutInput: 0.2, LabelSmoothing: 0.1, Seed: 7}
+	cases := map[string]model.TranslatorConfig{}
 	for kind, name := range model.AttentionNames() {
+		c := plain
+		c.Bidirectional, c.Attention = true, model.AttentionKind(kind)
+		switch c.Attention {
+		case model.AttentionScaled:
+			c.Feedback = model.FeedbackOutput
+		case model.AttentionBahdanau:
+			c.Feedback = model.FeedbackHidden
+		}
+		cases[name] = c
+	}
+	for context, way := range describe.Ways() {
+		c := plain
+		c.Vectors, c.Context = 5, model.Context(context)
+		cases["vectors as "+way] = c
+	}
+	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			c := model.TranslatorConfig{Cell: compute.LSTM, SourceVocab: 7, TargetVocab: 9,
-				Embed: 6, Hidden: 16, Layers: 2, Bidirectional: true, Dropout: 0.3,
-				DropoutInput: 0.2, LabelSmoothing: 0.1, Attention: model.AttentionKind(kind),
-				Seed: 7}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Pairs, 3)
 			for i := range batches {
@@ -66,6 +82,15 @@ func translatedOn(
 		t.Fatal(err)
 	}
 	defer tr.Close()
+	if c.Vectors > 0 {
+		rng, table := rand.New(rand.NewPCG(3, 4)), make([]float32, c.SourceVocab*c.Vectors)
+		for i := range table {
+			table[i] = float32(rng.NormFloat64())
+		}
+		if err := tr.SetVectors(table); err != nil {
+			t.Fatal(err)
+		}
+	}
 	first := batches[0]
 	B := len(first.Lanes)
 	p, err := tr.NewPass(first.SourceSteps, first.TargetSteps, B)

@@ -112,7 +112,8 @@ func (r Run) complete() error {
 	if r.Restarts < 0 || r.Restarts > maxRestarts {
 		return app.Usagef("--restarts %d is not 0 to %d", r.Restarts, maxRestarts)
 	}
-	paths := []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.AuditDir, &r.Spec.Trace}
+	paths := []*string{&r.Spec.Corpus, &r.Spec.EvalCorpus, &r.Spec.Vectors, &r.Spec.AuditDir,
+		&r.Spec.Trace}
 	if jobspec.KeepsModel(r.Spec) {
 		paths = append(paths, &r.Spec.CheckpointDir)
 	}

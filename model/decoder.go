@@ -20,6 +20,7 @@ type Decoder struct {
 	before    []compute.RecurrentState
 	after     []compute.RecurrentState
 	lanes     []int32   // [B]: the lane of Encode whose source a hypothesis translates
+	begin     []int32   // [B]: the first token of a hypothesis; nil: there was no Step
 	identity  []int32   // [B]: 0, 1, 2, …
 	logits    []float32 // [B, V]
 }
@@ -80,18 +81,19 @@ func (d *Decoder) allocate() (err error) {
 func (d *Decoder) Encode(source, lengths []int32) (err error) {
 	B := len(d.identity)
 	in := Examples{Steps: len(source) / B, Inputs: source, Lengths: lengths}
-	if err := in.check(d.maxSource, B, d.translator.config.SourceVocab); err != nil {
+	if err := in.check(d.maxSource, B, d.translator.sources()); err != nil {
 		return err
 	}
 	defer compute.Catch(&err)
-	d.encoder.load(in)
+	d.loadSource(in)
 	if of, keys := d.attends(); of != nil {
 		*of, *keys = d.encoded, d.keys
 	}
 	d.encode()
 	copy(d.lanes, d.identity)
+	d.begin = nil
 	for k, after := range d.after {
-		d.copyState(after, d.encoder.sides(k)[0].out, nil)
+		d.copyState(after, d.first(k), nil)
 	}
 	return nil
 }
@@ -126,7 +128,7 @@ func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 		}
 	}
 	defer compute.Catch(&err)
-	copy(d.decoder.ids, previous)
+	d.read(previous, from)
 	was := append([]int32(nil), d.lanes...)
 	for b, source := range from {
 		d.lanes[b] = was[source]
@@ -135,13 +137,28 @@ func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 		d.gatherSources()
 	}
 	for k, after := range d.after {
-		d.copyState(d.before[k], after, from)
+		if !d.decoder.stateless {
+			d.copyState(d.before[k], after, from)
+		}
 	}
 	x := d.decode()
 	t.dev.Gemm(false, true, B, V, len(x)/B, 1, x, t.view(outputWeight, t.params), 0, d.logits)
 	t.dev.AddBias(d.logits, t.view(outputBias, t.params))
 	t.dev.Download(next, d.logits)
 	return nil
+}
+
+// read sets the tokens that the layers read.
+func (d *Decoder) read(previous, from []int32) {
+	was := d.begin
+	d.begin = slices.Clone(previous)
+	for b := range was {
+		d.begin[b] = was[from[b]]
+	}
+	if d.translator.config.Feedback == FeedbackHidden {
+		previous = d.begin
+	}
+	copy(d.decoder.ids, previous)
 }
 
 // gatherSources makes the attention read the sources of the hypotheses' lanes.

@@ -39,6 +39,17 @@ func (s Sampling) Validate() error {
 	return nil
 }
 
+// check returns an error for a text that cannot be continued so.
+func (s Sampling) check(prefix []int32, n int) error {
+	switch {
+	case len(prefix) == 0:
+		return errors.New("--prefix is empty: text is continued from at least one token")
+	case n < 0:
+		return fmt.Errorf("--tokens %d: must be at least 0", n)
+	}
+	return s.Validate()
+}
+
 // Generator continues text, one token at a time.
 type Generator struct {
 	inference *inference
@@ -57,7 +68,7 @@ func (m *Model) NewGenerator() (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
 		recordings: newForwards(m),
-		chooser:    chooser{order: make([]int32, v), weight: make([]float64, v)}}
+		chooser:    newChooser(v)}
 	if err := g.allocate(); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("model: a generator of %s: %w", m.config.shape(), err)
@@ -79,14 +90,8 @@ func (g *Generator) allocate() (err error) {
 // follow. A cancelled ctx ends it with the tokens so far and ctx's error.
 func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
 	text []int32, err error) {
-	if err := s.Validate(); err != nil {
+	if err := s.check(prefix, n); err != nil {
 		return nil, err
-	}
-	if len(prefix) == 0 {
-		return nil, errors.New("--prefix is empty: text is continued from at least one token")
-	}
-	if n < 0 {
-		return nil, fmt.Errorf("--tokens %d: must be at least 0", n)
 	}
 	m := g.inference.model
 	if err := m.checkIDs("prefix", prefix, 0); err != nil {
@@ -153,6 +158,10 @@ func (g *Generator) Close() {
 type chooser struct {
 	order  []int32   // tokens, sorted by probability if TopK applies
 	weight []float64 // of order[i]
+}
+
+func newChooser(vocab int) chooser {
+	return chooser{order: make([]int32, vocab), weight: make([]float64, vocab)}
 }
 
 // choose draws a token from softmax(logits / temperature), in float64, among the TopK largest. Of

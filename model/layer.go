@@ -29,6 +29,7 @@ type Layer struct {
 	states       []float32              // in and out: [2, States, B, H]; nil if not the layer's
 	y            *buffer                // [T, B, H]
 	dx           *buffer                // [T, B, D]; nil if the input is token ids
+	rows         tensor.Shape           // of x and y in the graph; nil: [T, B]
 	skip         *skip                  // around the layer; nil: none
 
 	gradient []float32     // gradient of the weights, laid out as they are
@@ -98,10 +99,14 @@ func cutState(s compute.RecurrentShape, flat []float32) compute.RecurrentState {
 // would add that node's gradient in the layer's own memory. A layer can be applied only once.
 func (l *Layer) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 	s, ids := l.shape, false
+	rows := tensor.Shape{s.T, s.B}
+	if l.rows != nil {
+		rows = l.rows
+	}
 	switch got := x.Shape(); {
-	case x.Dtype() == tensor.Int32 && got.Eq(tensor.Shape{s.T, s.B}):
+	case x.Dtype() == tensor.Int32 && got.Eq(rows):
 		ids = true
-	case x.Dtype() == tensor.Float32 && got.Eq(tensor.Shape{s.T, s.B, s.D}):
+	case x.Dtype() == tensor.Float32 && got.Eq(tensor.Shape{rows[0], rows[1], s.D}):
 	default:
 		return nil, fmt.Errorf("model: layer %q: x is %v of shape %v; want float32 [%d, %d, %d]"+
 			" or int32 [%d, %d]", l.name, x.Dtype(), got, s.T, s.B, s.D, s.T, s.B)

@@ -128,6 +128,9 @@ func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) (s
 	if c.Attention == AttentionBahdanau {
 		target = 1
 	}
-	return size.And(c.encoder().kernelSize(on, source, B)).
-		And(c.decoder().kernelSize(on, target, B))
+	size = size.And(c.decoder().kernelSize(on, target, B))
+	if c.Vectors > 0 {
+		return size.And(on.GemmSize(B, H, c.Vectors)).And(on.GemmSize(H, c.Vectors, B))
+	}
+	return size.And(c.encoder().kernelSize(on, source, B))
 }

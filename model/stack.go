@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gorgonia.org/gorgonia"
+	"gorgonia.org/tensor"
 
 	"rondo/compute"
 )
@@ -16,6 +17,7 @@ type stackConfig struct {
 	prefix        string // of the tensors' names
 	context       int    // columns of the first layer's input that follow the embedding's
 	attended      int    // columns that follow these, of AttentionBahdanau's context
+	stateless     bool   // every step starts from a zero state: T*B lanes of one step
 	// first is the number of the first layer in the keys of dropout. The embedding's is one less.
 	first int
 }
@@ -30,6 +32,9 @@ func (c stackConfig) width() int {
 
 // layerShape is the shape of one direction of recurrent layer k for T steps of B lanes.
 func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
+	if c.stateless {
+		T, B = 1, T*B
+	}
 	s := c.Config.layerShape(k, T, B)
 	if s.D += c.context + c.attended; k > 0 {
 		s.D = c.width()
@@ -122,7 +127,7 @@ func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B 
 		}
 		m.reversed = alloc(T * B * widest)
 	}
-	n := c.Cell.States() * B * c.Hidden
+	n := c.Cell.States() * c.layerShape(0, T, B).B * c.Hidden
 	m.before = alloc(n)
 	m.after = alloc(len(c.directions()) * n)
 }
@@ -229,7 +234,7 @@ func (s *stack) addLayer(k int) {
 	y := cut(s.memory.hidden[k], s.T, s.B, c.width())
 	if !c.bidirectional {
 		layer := s.newDirection(c.direction(k, false), shape, y, k, k == 0)
-		layer.dx, layer.skip = dx, s.skips[k]
+		layer.dx, layer.rows, layer.skip = dx, tensor.Shape{s.T, s.B}, s.skips[k]
 		s.layers = append(s.layers, layer)
 		return
 	}

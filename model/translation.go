@@ -17,6 +17,7 @@ type translation struct {
 	tape
 	translator       *Translator
 	encoder, decoder *stack
+	vectors          *vectors // in place of the encoder; nil: there is one
 	entry            *entry
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
@@ -29,6 +30,7 @@ type translationMemory struct {
 	attention        attentionMemory
 	steps            stackMemory // of an additive's layers
 	additive         []float32
+	vectors          []float32
 	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
 }
 
@@ -40,7 +42,11 @@ func (m *translationMemory) on(dev compute.Device) {
 // allocate makes room for these steps of B lanes.
 func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []float32, source,
 	target, B int) {
-	m.encoder.allocate(c.encoder(), alloc, source, B)
+	if c.Vectors > 0 {
+		m.vectors = alloc(c.vectorsSize(B))
+	} else {
+		m.encoder.allocate(c.encoder(), alloc, source, B)
+	}
 	d := c.decoder()
 	switch {
 	case c.Attention.after():
@@ -61,14 +67,17 @@ func (m *translationMemory) close() {
 	m.steps.close()
 	m.decoder.dev.Free(m.dstates)
 	m.decoder.dev.Free(m.additive)
-	m.dstates, m.additive = nil, nil
+	m.decoder.dev.Free(m.vectors)
+	m.dstates, m.additive, m.vectors = nil, nil, nil
 }
 
 // newTranslation makes the parts but for their kernels.
 func newTranslation(t *Translator, source, target, B int, memory *translationMemory) *translation {
 	n, c := &translation{translator: t}, t.config
-	n.encoder = &stack{parameters: &t.parameters, stackConfig: c.encoder(), tape: &n.tape,
-		rows: &t.rows, T: source, B: B, memory: &memory.encoder}
+	if c.Vectors == 0 {
+		n.encoder = &stack{parameters: &t.parameters, stackConfig: c.encoder(), tape: &n.tape,
+			rows: &t.rows, T: source, B: B, memory: &memory.encoder}
+	}
 	n.decoder = &stack{parameters: &t.parameters, stackConfig: c.decoder(), tape: &n.tape,
 		rows: &t.decoderRows, T: target, B: B, memory: &memory.decoder}
 	return n
@@ -76,7 +85,9 @@ func newTranslation(t *Translator, source, target, B int, memory *translationMem
 
 // make makes the parts. On an error of the device it panics, and keeps what was made.
 func (n *translation) make(memory *translationMemory) {
-	n.encoder.make()
+	if n.encoder != nil {
+		n.encoder.make()
+	}
 	n.decoder.makeEmbedding()
 	c, kind := n.decoder.stackConfig, n.translator.config.Attention
 	size := len(memory.dstates) / c.Layers
@@ -84,11 +95,16 @@ func (n *translation) make(memory *translationMemory) {
 	for k := range c.Layers {
 		d := cutState(c.layerShape(k, 1, n.decoder.B), memory.dstates[k*size:])
 		dfirst = append(dfirst, d)
-		for _, side := range n.encoder.sides(k) {
-			side.lengths, side.dout = n.encoder.lengths, d
+		if n.encoder != nil {
+			for _, side := range n.encoder.sides(k) {
+				side.lengths, side.dout = n.encoder.lengths, d
+			}
 		}
 	}
-	n.entry = newEntry(n.encoder, n.decoder)
+	if n.encoder == nil {
+		n.vectors = newVectors(n.translator, n.decoder.B, memory.vectors, dfirst, &n.tape)
+	}
+	n.entry = newEntry(n)
 	n.entry.attended = kind != AttentionNone
 	if kind == AttentionBahdanau {
 		n.newAdditive(&memory.steps, memory.additive, dfirst)
@@ -96,22 +112,41 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	n.decoder.makeLayers()
 	for k, layer := range n.decoder.layers {
-		layer.(*Layer).in, layer.(*Layer).dstate = n.encoder.sides(k)[0].out, dfirst[k]
+		if !c.stateless {
+			layer.(*Layer).in, layer.(*Layer).dstate = n.first(k), dfirst[k]
+		}
 	}
 	if kind.after() {
 		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
 	}
 }
 
+// first is the state from which the decoder's layer k starts.
+func (n *translation) first(k int) compute.RecurrentState {
+	if n.vectors != nil {
+		return n.vectors.first[k]
+	}
+	return n.encoder.sides(k)[0].out
+}
+
+// source adds the encoder to the graph, and returns what the entry depends on.
+func (n *translation) source(nodes *gorgonia.ExprGraph, leaves *leaves) (*gorgonia.Node, error) {
+	if n.vectors != nil {
+		return leaves.tensor(vectorWeight), nil
+	}
+	x, err := n.encoder.embed(nodes, leaves)
+	if err != nil {
+		return nil, err
+	}
+	return n.encoder.apply(x, leaves)
+}
+
 // build adds the forward pass. It returns the cost and all weights' nodes.
 func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	weights gorgonia.Nodes, err error) {
 	leaves := &leaves{parameters: n.decoder.parameters, nodes: nodes}
-	x, err := n.encoder.embed(nodes, leaves)
+	x, err := n.source(nodes, leaves)
 	if err != nil {
-		return nil, nil, err
-	}
-	if x, err = n.encoder.apply(x, leaves); err != nil {
 		return nil, nil, err
 	}
 	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
@@ -137,12 +172,15 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 
 // load sets the input of the next run.
 func (n *translation) load(in Pairs, training bool) {
-	n.encoder.load(in.source())
+	n.loadSource(in.source())
 	lengths, B := in.targetLengths(n.decoder.B), n.decoder.B
 	for i := range n.decoder.ids {
 		n.decoder.ids[i], n.output.targets[i] = 0, -1
 		if i/B < lengths[i%B] {
 			n.decoder.ids[i], n.output.targets[i] = in.Inputs[i], in.Targets[i]
+			if n.translator.config.Feedback == FeedbackHidden {
+				n.decoder.ids[i] = in.Inputs[i%B]
+			}
 		}
 	}
 	n.output.scale = in.Scale
@@ -153,15 +191,28 @@ func (n *translation) load(in Pairs, training bool) {
 		}
 	}
 	if training {
-		n.encoder.loadDropout(in.Step, in.Lanes, 0)
+		if n.encoder != nil {
+			n.encoder.loadDropout(in.Step, in.Lanes, 0)
+		}
 		n.decoder.loadDropout(in.Step, in.Lanes, 0)
+	}
+}
+
+// loadSource sets the source of the next run.
+func (n *translation) loadSource(in Examples) {
+	if n.vectors != nil {
+		n.vectors.load(in)
+	} else {
+		n.encoder.load(in)
 	}
 }
 
 // encode runs the encoder on the loaded source, without dropout.
 func (n *translation) encode() {
-	n.encoder.runLayers(n.encoder.input(false))
-	n.entry.join()
+	if n.encoder != nil {
+		n.encoder.runLayers(n.encoder.input(false))
+	}
+	n.finish()
 	if n.attention != nil {
 		n.attention.project()
 	} else if n.additive != nil {
@@ -197,7 +248,9 @@ func (n *translation) decode() []float32 {
 
 func (n *translation) close() {
 	n.tape.close()
-	n.encoder.close()
+	if n.encoder != nil {
+		n.encoder.close()
+	}
 	n.decoder.close()
 	if n.additive != nil && n.additive.step != nil {
 		n.additive.step.close()
@@ -205,37 +258,50 @@ func (n *translation) close() {
 }
 
 // entry is the operator between encoder and decoder: it makes the first decoder layer's input of
-// the target's embedding and, with ContextConcat, the last encoder layer's final hidden state.
+// the target's embedding and, unless with ContextState, the context: the last encoder layer's final
+// hidden state, or the last projection of a vector.
 type entry struct {
-	encoder, decoder *stack
-	top              *Layer    // its out is the decoder's last layer's first state
-	lanes            []int32   // [Td, B]: each row's lane of the final state
-	x                *buffer   // [Td, B, E or E+H]
-	scratch          []float32 // [Td, B, E] or [Td, B, H]
-	dencoded         *buffer   // gradient of the encoder's output: [Ts, B, W]
-	attended         bool      // attention has computed dencoded
+	*translation
+	context, dcontext []float32 // [B, H], and its gradient
+	lanes             []int32   // [Td, B]: each row's lane of the context
+	x                 *buffer   // [Td, B, E or E+H]
+	scratch           []float32 // [Td, B, E] or [Td, B, H]
+	dencoded          *buffer   // gradient of the encoder's output: [Ts, B, W]; or vectors.dw
+	attended          bool      // attention has computed dencoded
 }
 
-func newEntry(encoder, decoder *stack) *entry {
+func newEntry(n *translation) *entry {
+	decoder := n.decoder
 	c := decoder.stackConfig
-	e := &entry{encoder: encoder, decoder: decoder, top: encoder.sides(c.Layers - 1)[0],
-		lanes:    make([]int32, decoder.T*decoder.B),
-		x:        cut(decoder.memory.embedded, decoder.T, decoder.B, c.Embed+c.context),
-		scratch:  decoder.inputGradient(c.Layers+1, max(c.Embed, c.context)).flat,
-		dencoded: encoder.inputGradient(0, encoder.width())}
+	e := &entry{translation: n, lanes: make([]int32, decoder.T*decoder.B),
+		x:       cut(decoder.memory.embedded, decoder.T, decoder.B, c.Embed+c.context),
+		scratch: decoder.inputGradient(c.Layers+1, max(c.Embed, c.context)).flat}
+	if v := n.vectors; v != nil {
+		last := len(v.y) - 1
+		e.context, e.dcontext, e.dencoded = v.y[last], v.dy[last], v.dw
+	} else {
+		top := n.encoder.sides(c.Layers - 1)[0]
+		e.context, e.dcontext = top.out.H, top.dout.H
+		e.dencoded = n.encoder.inputGradient(0, n.encoder.width())
+	}
 	for i := range e.lanes {
 		e.lanes[i] = int32(i % decoder.B)
 	}
 	return e
 }
 
-// join adds the final states of the second direction to those of the first.
-func (e *entry) join() {
-	for k := range e.encoder.layers {
-		if sides := e.encoder.sides(k); len(sides) == 2 {
-			e.encoder.dev.Add(sides[0].out.H, sides[1].out.H)
+// finish makes the states from which the decoder starts: it adds the final states of the encoder's
+// second direction to those of the first, or projects vectors.
+func (n *translation) finish() {
+	if n.vectors != nil {
+		n.vectors.run()
+		return
+	}
+	for k := range n.encoder.layers {
+		if sides := n.encoder.sides(k); len(sides) == 2 {
+			n.encoder.dev.Add(sides[0].out.H, sides[1].out.H)
 			if c := sides[0].out.C; c != nil {
-				e.encoder.dev.Add(c, sides[1].out.C)
+				n.encoder.dev.Add(c, sides[1].out.C)
 			}
 		}
 	}
@@ -249,7 +315,7 @@ func (e *entry) run(training bool) {
 		return // the embedding is x
 	}
 	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, s.Embed), n, s.Embed, nil, false)
-	s.dev.CopyRows(e.part(e.x.flat, s.Embed), packed(e.top.out.H, s.context), n, s.context,
+	s.dev.CopyRows(e.part(e.x.flat, s.Embed), packed(e.context, s.context), n, s.context,
 		e.lanes, false)
 }
 
@@ -265,7 +331,10 @@ func (e *entry) backward(dx []float32) {
 	if s.context > 0 {
 		d := e.scratch[:n*s.context]
 		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
-		s.dev.EmbedBackward(e.top.dout.H, d, e.lanes)
+		if s.stateless { // no layer has overwritten it
+			s.dev.Zero(e.dcontext)
+		}
+		s.dev.EmbedBackward(e.dcontext, d, e.lanes)
 		d = e.scratch[:n*s.Embed]
 		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)
 		dx = d
@@ -274,7 +343,9 @@ func (e *entry) backward(dx []float32) {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}
 	s.embedding.backward(dx, s.ids)
-	if !e.attended {
+	if e.vectors != nil {
+		e.vectors.backward()
+	} else if !e.attended {
 		s.dev.Zero(e.dencoded.flat)
 	}
 }
@@ -286,7 +357,7 @@ func (e *entry) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights
 	forward := &operator{name: "decoder.input", shape: e.x.value.Shape().Clone(),
 		wrt: []bool{true, false, true},
 		run: func([]gorgonia.Value) (gorgonia.Value, error) {
-			e.join()
+			e.finish()
 			e.run(true)
 			return e.x.value, nil
 		}}

@@ -134,7 +134,7 @@ func (p *TranslationPass) Loss(in Pairs) (lossSum float64, err error) {
 // check returns an error for pairs that do not fit the pass.
 func (p *TranslationPass) check(in Pairs, training bool) error {
 	c := p.translator.config
-	if err := in.source().check(p.sizes[0][0], p.B, c.SourceVocab); err != nil {
+	if err := in.source().check(p.sizes[0][0], p.B, p.translator.sources()); err != nil {
 		return fmt.Errorf("%w (source)", err)
 	}
 	n := in.TargetSteps * p.B

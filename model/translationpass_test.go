@@ -212,6 +212,11 @@ func useTranslator(c TranslatorConfig, dev compute.Device, source, target, B int
 		return nil, err
 	}
 	defer tr.Close()
+	if c.Vectors > 0 {
+		if err := tr.SetVectors(make([]float32, c.SourceVocab*c.Vectors)); err != nil {
+			return nil, err
+		}
+	}
 	p, err := tr.NewPass(source, target, B)
 	if err != nil {
 		return nil, err
@@ -257,24 +262,29 @@ func TestTranslationSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		c.Hidden, c.Embed, c.SourceVocab, c.TargetVocab = 16, 32, 50, 48
+		c.Vectors *= 16
 		dev := newDevice(t).(*cpu.Device)
 		if _, err := useTranslator(c, dev, source, target, B); err != nil {
 			t.Fatal(err)
 		}
 		parameters := on.TensorSize(Span(c.Layout()))
 		want := parameters.And(parameters).And(c.PassSize(on, source, target, B)).
-			And(c.DecoderSize(on, source, B)).Total()
-		if _, got := dev.Bytes(); got != want {
-			t.Errorf("sizes add up to %d bytes, the device held %d", want, got)
+			And(c.DecoderSize(on, source, B))
+		if c.Vectors > 0 {
+			want = want.And(on.TensorSize(c.SourceVocab * c.Vectors))
+		}
+		if _, got := dev.Bytes(); got != want.Total() {
+			t.Errorf("sizes add up to %d bytes, the device held %d", want.Total(), got)
 		}
 	})
 }
 
 // TestTranslatorLacksMemory: see checkLack.
 func TestTranslatorLacksMemory(t *testing.T) {
-	for _, kind := range []string{"luong", "bahdanau"} {
+	for _, kind := range []string{"concat/luong/bidirectional", "concat/bahdanau/bidirectional",
+		"vectors/input"} {
 		t.Run(kind, func(t *testing.T) {
-			c := translators()["gru/concat/"+kind+"/bidirectional"]
+			c := translators()["gru/"+kind]
 			checkLack(t, 250, func(d compute.Device) ([]float32, error) {
 				return useTranslator(c, d, 5, 4, 2)
 			})

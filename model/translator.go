@@ -33,6 +33,31 @@ func ParseContext(name string) (Context, error) {
 // String is the name in --decoder-context.
 func (c Context) String() string { return nameOf("decoder-context", int(c), ContextNames()) }
 
+// Feedback is what a Translator's decoder keeps of a step for the next (Goodfellow, Bengio and
+// Courville, Deep Learning, 10.2).
+type Feedback int
+
+const (
+	// FeedbackBoth keeps its state, and reads the token.
+	FeedbackBoth Feedback = iota
+	// FeedbackOutput reads the token alone: every step starts from a zero state (figure 10.4).
+	FeedbackOutput
+	// FeedbackHidden keeps the state alone: every step reads the token that begins the target
+	// (figure 10.3), so that the tokens of a translation are independent, given the source.
+	FeedbackHidden
+)
+
+// FeedbackNames returns the names of all feedbacks, in the order of their numbers.
+func FeedbackNames() []string {
+	return []string{FeedbackBoth: "both", FeedbackOutput: "output", FeedbackHidden: "hidden"}
+}
+
+// ParseFeedback returns the feedback with this name.
+func ParseFeedback(name string) (Feedback, error) {
+	at, err := parseName("--feedback", name, FeedbackNames())
+	return Feedback(at), err
+}
+
 // parseName returns the index of a flag's value among names.
 func parseName(flag, name string, names []string) (int, error) {
 	at := slices.Index(names, name)
@@ -54,13 +79,14 @@ func nameOf(what string, at int, names []string) string {
 // the same.
 type TranslatorConfig struct {
 	Cell         compute.Cell
-	SourceVocab  int // tokens
+	SourceVocab  int // tokens; ignored with Vectors
 	TargetVocab  int // V, tokens
 	Embed        int // E, of source and target; at least 1
 	Hidden       int // H, of each direction and of the decoder
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
 	Attention    AttentionKind
+	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
 	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
@@ -68,6 +94,10 @@ type TranslatorConfig struct {
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
+
+	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
+	// and an encoder: see SetVectors. 0: none.
+	Vectors int
 
 	LabelSmoothing float64
 
@@ -92,22 +122,35 @@ func (c TranslatorConfig) network() Config {
 
 // Validate returns nil, or an error of one line that names the wrong flag.
 func (c TranslatorConfig) Validate() error {
-	for _, n := range []Config{c.encoder().Config, c.network()} {
+	source, contexts := c.encoder().Config, ContextInput
+	if c.Vectors > 0 {
+		source, contexts = c.network(), ContextInput+1
+	}
+	for _, n := range []Config{source, c.network()} {
 		if err := n.Validate(); err != nil {
 			return err
 		}
 	}
 	switch {
 	case c.Embed == 0:
-		return errors.New("--embed 0: translation needs an embedding of at least 1")
-	case c.Context < 0 || int(c.Context) >= len(ContextNames()):
+		return errors.New("--embed 0: a decoder needs an embedding of at least 1")
+	case c.Context < 0 || c.Context >= contexts:
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
 	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
 		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
+	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
+		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
+	case c.Feedback != FeedbackOutput:
+	case c.Attention == AttentionBahdanau:
+		return errors.New("--feedback output keeps no state, with which --attention bahdanau " +
+			"asks: give --attention luong or scaled, or another feedback")
+	case c.Context == ContextState && c.Attention == AttentionNone:
+		return errors.New("--feedback output keeps no state, and with --decoder-context state " +
+			"the decoder learns of its source by that alone: give concat, or --attention luong")
 	}
-	return nil
+	return c.validateVectors()
 }
 
 // shape describes the translator's shape in messages.
@@ -129,8 +172,9 @@ func (c TranslatorConfig) encoder() stackConfig {
 
 // decoder is the target's embedding and layers.
 func (c TranslatorConfig) decoder() stackConfig {
-	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1}
-	if c.Context == ContextConcat {
+	s := stackConfig{Config: c.network(), prefix: "decoder.", first: c.Layers + 1,
+		stateless: c.Feedback == FeedbackOutput}
+	if c.Context != ContextState {
 		s.context = c.Hidden
 	}
 	if c.Attention == AttentionBahdanau {
@@ -156,6 +200,8 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	decoder.embedding.weight   [V, E]
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
+//	vector.weight              [L*H, F]  with Vectors, in place of the encoder; with
+//	                                     ContextInput [H, F]
 func (c TranslatorConfig) Layout() []View {
 	var l layouter
 	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
@@ -164,7 +210,11 @@ func (c TranslatorConfig) Layout() []View {
 		l.add(roleProjection, name, c.attentionShape(name)...)
 	}
 	c.decoder().layout(&l)
-	c.encoder().layout(&l)
+	if c.Vectors > 0 {
+		l.add(roleProjection, vectorWeight, c.projections()*c.Hidden, c.Vectors)
+	} else {
+		c.encoder().layout(&l)
+	}
 	return l.views
 }
 
@@ -181,6 +231,9 @@ func (c TranslatorConfig) Finishes() []int {
 			ends = append(ends, find(views, name).end())
 		}
 	}
+	if c.Vectors > 0 {
+		return slices.Concat(ends, decoder, []int{find(views, vectorWeight).end()})
+	}
 	return slices.Concat(ends, decoder, c.encoder().finishes(views))
 }
 
@@ -191,6 +244,7 @@ type Translator struct {
 	parameters
 	config      TranslatorConfig
 	decoderRows gradientRows // of the decoder's embedding; rows are the encoder's
+	vectors     []float32    // the sources, [rows, F]
 }
 
 // NewTranslator makes a translator with initial weights. They depend on cfg alone, each tensor on

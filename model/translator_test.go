@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -21,7 +22,9 @@ type translatorTrace struct {
 	Bidirectional    bool
 	Context          string
 	Attention        string
+	Feedback         string
 	Norm, Skip       bool
+	Vectors          [][]float32 // of sources that are vectors
 	Smoothing        float64
 	Source           [][]int32
 	Lengths          []int32
@@ -38,28 +41,38 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	context, err := ParseContext(w.Context)
-	if err != nil {
-		t.Fatal(err)
+	contexts := append(ContextNames(), "input")
+	context := slices.Index(contexts, w.Context)
+	if context < 0 {
+		t.Fatalf("context %q", w.Context)
+	}
+	columns := 0
+	if w.Vectors != nil {
+		columns = len(w.Vectors[0])
 	}
 	attention, err := ParseAttention(w.Attention)
 	if err != nil {
 		t.Fatal(err)
 	}
+	feedback, err := ParseFeedback(cmp.Or(w.Feedback, "both"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
-		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: context,
-		Attention: attention, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm,
-		Skip: w.Skip}
+		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: Context(context),
+		Vectors: columns, Attention: attention, Feedback: feedback, LabelSmoothing: w.Smoothing,
+		LayerNorm: w.Norm, Skip: w.Skip}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
 // steps' log probabilities agree, in graphs of several lengths.
 func TestPyTorchTraceOfTranslators(t *testing.T) {
-	forTraces(t, "testdata/translator-*.json", 18, func(t *testing.T, file string) {
+	check := func(t *testing.T, file string) {
 		var want translatorTrace
 		readTrace(t, file, &want)
 		tr := newTranslator(t, want.config(t))
 		setTensors(t, tr, want.Weights)
+		tr.dev.Upload(tr.vectors, slices.Concat(want.Vectors...))
 		in := Pairs{SourceSteps: want.S, Source: slices.Concat(want.Source...),
 			SourceLengths: want.Lengths, TargetSteps: want.T, Inputs: want.Inputs,
 			Targets: want.Targets, Scale: 1}
@@ -85,7 +98,9 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 			compareTensors(t, "gradient", tr, tr.Gradients(), want.Gradients)
 		}
 		checkSteps(t, tr, want)
-	})
+	}
+	forTraces(t, "testdata/translator-*.json", 21, check)
+	forTraces(t, "testdata/describer-*.json", 4, check)
 }
 
 // checkSteps compares a decoder's steps with the trace.
@@ -114,7 +129,25 @@ func newTranslator(t testing.TB, cfg TranslatorConfig) *Translator {
 		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
+	setVectors(t, tr)
 	return tr
+}
+
+// setVectors gives a translator of vectors SourceVocab of them.
+func setVectors(t testing.TB, tr *Translator) {
+	t.Helper()
+	c := tr.config
+	if c.Vectors == 0 {
+		return
+	}
+	rng := rand.New(rand.NewPCG(15, 16))
+	table := make([]float32, c.SourceVocab*c.Vectors)
+	for i := range table {
+		table[i] = float32(rng.NormFloat64())
+	}
+	if err := tr.SetVectors(table); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // newTranslationPass makes a pass, and closes it after the test.
@@ -155,12 +188,26 @@ func translators() map[string]TranslatorConfig {
 				c.Bidirectional, c.Dropout, c.DropoutInput = true, 0.3, 0.2
 				c.DropoutLocked = c.Context == ContextState
 				all[name+"/bidirectional"] = c
+				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
+					f := c
+					f.Feedback, f.LayerNorm = feedback, feedback == FeedbackOutput
+					f.Skip = f.LayerNorm
+					if cell == compute.LSTM && f.Validate() == nil {
+						all[name+"/"+FeedbackNames()[feedback]] = f
+					}
+				}
 				if c.Attention != AttentionBahdanau {
 					c.LayerNorm, c.Skip = true, true
 					all[name+"/norm"] = c
 				}
 				c.LayerNorm, c.Skip = false, false
 			}
+		}
+		c.Vectors, c.Bidirectional, c.Attention = 3, false, AttentionNone
+		for name, context := range map[string]Context{"both": ContextConcat,
+			"state": ContextState, "input": ContextInput} {
+			c.Context = context
+			all[fmt.Sprintf("%v/vectors/%s", cell, name)] = c
 		}
 	}
 	return all
@@ -319,9 +366,24 @@ func TestTranslatorConfig(t *testing.T) {
 	for want, change := range map[string]func(*TranslatorConfig){
 		"--hidden 0":                  func(c *TranslatorConfig) { c.Hidden = 0 },
 		"vocabulary has 0 tokens":     func(c *TranslatorConfig) { c.SourceVocab = 0 },
-		"--embed 0: translation":      func(c *TranslatorConfig) { c.Embed = 0 },
+		"--embed 0: a decoder":        func(c *TranslatorConfig) { c.Embed = 0 },
 		"--attention: 4 is not":       func(c *TranslatorConfig) { c.Attention = 4 },
-		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = 2 },
+		"--decoder-context: 2 is not": func(c *TranslatorConfig) { c.Context = ContextInput },
+		"--decoder-context: 3 is not": func(c *TranslatorConfig) { c.Vectors, c.Context = 2, 3 },
+		"--vectors: 65537 columns":    func(c *TranslatorConfig) { c.Vectors = 65537 },
+		"--feedback is not for a network": func(c *TranslatorConfig) {
+			c.Vectors, c.Feedback = 2, FeedbackHidden
+		},
+		"--feedback: 3 is not": func(c *TranslatorConfig) { c.Feedback = 3 },
+		"--attention bahdanau asks": func(c *TranslatorConfig) {
+			c.Feedback, c.Attention = FeedbackOutput, AttentionBahdanau
+		},
+		"--decoder-context state the decoder": func(c *TranslatorConfig) {
+			c.Feedback, c.Context = FeedbackOutput, ContextState
+		},
+		"--bidirectional and --attention": func(c *TranslatorConfig) {
+			c.Vectors, c.Bidirectional = 2, true
+		},
 	} {
 		c := translators()["gru/concat/none"]
 		change(&c)

@@ -9,9 +9,10 @@
 #                        compute/cuda/watch.go for RONDO_CUDA_KERNELS and RONDO_CUDA_SPINS)
 #   kernels.sh check     elsewhere, and fails if what is committed differs; then assembles it with
 #                        the toolkit's ptxas, and with those of PyPI's CUDA 12.9 and 13.5 for newer
-#                        GPUs, as drivers have them. It prints what each persistent kernel takes,
-#                        and fails if a kernel spills registers, keeps arrays in local memory, or
-#                        takes so many registers that its block cannot start
+#                        GPUs, as drivers have them. It prints what each persistent kernel takes
+#                        and how long its gates are, and fails if a kernel spills registers, keeps
+#                        arrays in local memory, or takes so many registers that its block cannot
+#                        start
 #
 # What has been compiled or looked at once is kept under ${XDG_CACHE_HOME:-~/.cache}/rondo/ptx for
 # 30 days, by the hash of all that it was made from. Exit status: that of scripts/cuda.sh (3: there
@@ -150,33 +151,56 @@ usage() {
 		}'
 }
 
-# instructions reads machine code: how many instructions and branches a kernel has, and which loads
-# or stores local memory.
+# instructions reads machine code: how many instructions and branches a kernel has, which loads or
+# stores local memory, and the same of its gates: of the longest way from the barrier behind a
+# step's product to the next read of the exchange, which the other blocks wait for.
 instructions() {
 	awk '
-		/^\.text\./ { sub(/^\.text\./, ""); sub(/:.*/, ""); kernel = $0; next }
+		/^\.text\./ { sub(/^\.text\./, ""); sub(/:.*/, ""); kernel = $0; at = 0; next }
+		/^\.L_x_/ { # the longest way here: what comes before, or a branch
+			sub(/:.*/, "")
+			if ($0 in far && far[$0] > way) { way = far[$0]; forks = turns[$0] }
+			next
+		}
 		!/^[ \t]*\/\*[0-9a-f]+\*\// || /[ \t]NOP[ ;]/ { next }
 		{ all[kernel]++ }
 		/[ \t](BRA|BRX|JMP)[. ]/ { branches[kernel]++ }
 		/[ \t](LDL|STL)[. ]/ && !(kernel in told) {
-			sub(/;.*/, ""); sub(/^.*\*\/ */, "")
-			told[kernel] = 1; print "bad", kernel, "uses local memory:", $0
+			line = $0; sub(/;.*/, "", line); sub(/^.*\*\/ */, "", line)
+			told[kernel] = 1; print "bad", kernel, "uses local memory:", line
 		}
-		END { for (kernel in all) print "code", kernel, all[kernel], branches[kernel] + 0 }'
+		/[ \t]BAR\.SYNC/ { at = 1; way = forks = longest[kernel] = 0; split("", far); next }
+		/[ \t]LDG?\.E\.128\.STRONG/ { at = 0 }
+		!at { next }
+		{ way++ }
+		/[ \t](BRA|BRX|JMP)[. ]/ {
+			forks++
+			if (match($0, /\.L_x_[0-9]+/)) {
+				label = substr($0, RSTART, RLENGTH)
+				if (!(label in far) || way > far[label]) { far[label] = way; turns[label] = forks }
+			}
+		}
+		way > longest[kernel] { longest[kernel] = way; most[kernel] = forks }
+		/\*\/ *(BRA|JMP) `/ { way = -1e9 } # nothing falls through
+		END {
+			for (kernel in all)
+				print "code", kernel, all[kernel], branches[kernel] + 0, longest[kernel],
+					most[kernel]
+		}'
 }
 
 # table joins the lines of "use" and "code" of each kernel.
 table() {
 	awk '
 		$1 == "use" { use[$2 " " $3 " " $4] = $5 " " $6 }
-		$1 == "code" { code[$2 " " $3 " " $4] = $5 " " $6 }
+		$1 == "code" { code[$2 " " $3 " " $4] = $5 " " $6 " " $7 " " $8 }
 		END { for (key in use) print key, use[key], code[key] }' | sort -V |
 		awk 'BEGIN {
-			format = "%-8s  %-6s  %-26s  %9s  %6s  %12s  %8s\n"
+			format = "%-8s  %-6s  %-26s  %9s  %6s  %12s  %8s  %5s  %8s\n"
 			printf format, "ptxas", "GPU", "kernel", "registers", "spills", "instructions", \
-				"branches"
+				"branches", "gates", "branches"
 		}
-		{ printf format, $1, $2, $3, $4, $5, $6, $7 }'
+		{ printf format, $1, $2, $3, $4, $5, $6, $7, $8, $9 }'
 }
 
 script=scripts/kernels.sh

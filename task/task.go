@@ -8,15 +8,19 @@ const (
 	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
 	Classify = "classify" // task/classify: a label for a text
 	Tag      = "tag"      // task/tag: a label for each token
+	// Fill fills blanks in a text: task/fill.
+	Fill = "fill"
 	// Translate turns a text into another: task/translate.
 	Translate = "translate"
+	// Describe turns a vector into a text: task/describe.
+	Describe = "describe"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
-func Segments(name string) bool { return name == LM || name == Regress }
+func Segments(name string) bool { return name == LM || name == Fill || name == Regress }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -28,7 +32,9 @@ func Names() []string {
 		LM,
 		Classify,
 		Tag,
+		Fill,
 		Translate,
+		Describe,
 		Regress,
 	}
 }

@@ -377,7 +377,8 @@ func FuzzDecodePlan(f *testing.F) {
 	}))
 	f.Add(encodePlan(cluster.Plan{}))
 	f.Add(encodePlan(cluster.Plan{
-		Generation: 9, Phase: cluster.Paused, Limit: 4, Rings: 2, Identity: "text", Result: "\x08\xff",
+		Generation: 9, Phase: cluster.Paused, Limit: 4, Rings: 2,
+		Identity: "text", Result: "\x08\xff",
 		Last:    []cluster.Member{{ID: "w1", PID: 4}, {ID: "w2", Host: "h"}},
 		Evicted: []cluster.Eviction{{ID: "w3", Reason: "slow", Remedy: cluster.Wait}},
 	}))

@@ -52,6 +52,7 @@ func auditCommand() *cobra.Command {
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	flags.StringVar(&spec.Corpus, "corpus", "", "the job's text, to compare the tokens with: a "+
 		"path, a blob URL, or "+corpus.Opticks)
+	flags.StringVar(&spec.Task, "task", spec.Task, "as the job had it")
 	flags.StringVar(&spec.Tokenizer, "tokenizer", spec.Tokenizer, "as the job had it: char|word")
 	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize,
 		"as the job had it: none|letters|punctuation")

@@ -49,6 +49,8 @@ func evalCommand() *cobra.Command {
 	flags.StringVar(&source, "corpus", "", "data to evaluate on: a path, a blob URL, or "+
 		corpus.Opticks)
 	how, use := addSearchFlags(c), addUseFlags(flags)
+	flags.StringVar(&how.Vectors, "vectors", "",
+		"vectors that the rows of --corpus name, for --task describe; default: the training's")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -89,6 +91,9 @@ func printMetrics(out io.Writer, e telemetry.Eval) error {
 	}
 	for _, m := range e.Metrics {
 		fmt.Fprintf(w, format, m.Name, m.Value)
+	}
+	if e.Metrics[0].Name != "mse" {
+		fmt.Fprintf(w, "perplexity\t%.4f\n", e.Perplexity)
 	}
 	fmt.Fprintf(w, "loss\t%.4f%s\ntargets\t%d\n", e.Loss, unit, e.Tokens)
 	if len(e.Confusion) > 0 {

@@ -29,8 +29,8 @@ func root() *cobra.Command {
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())
 	group(c, "models", "Models and data:", generateCommand(), classifyCommand(),
-		tagCommand(), translateCommand(), predictCommand(), evalCommand(), corpusCommand(),
-		checkpointCommand(), auditCommand())
+		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
+		evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())
 	return c
 }
 

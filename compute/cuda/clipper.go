@@ -3,9 +3,7 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"fmt"
-	"math"
 	"unsafe"
 
 	"rondo/compute"
@@ -26,7 +24,6 @@ const (
 	limitsBytes    = int(unsafe.Sizeof(limits{}))
 	constantsBytes = int(unsafe.Sizeof(constants{}))
 	verdictBytes   = 16
-	normBytes      = 8
 )
 
 // clipper keeps on the device what a gradient's norm decides.
@@ -48,7 +45,7 @@ func (d *Device) NewClipper() compute.Clipper {
 		}
 	}()
 	c.limits, c.update = d.newStaged(limitsBytes), d.newStaged(constantsBytes)
-	c.norm = d.newResult(normBytes)
+	c.norm = d.newResult()
 	c.verdict = d.malloc(verdictBytes)
 	d.check("making a clipper", d.stream.Zero(c.verdict, verdictBytes))
 	made = true
@@ -80,11 +77,10 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 		d.sumBlocks(partial, g)
 	}
 	d.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from, rest,
-		c.verdict)
+		c.verdict, c.norm.place())
 	if len(g) > 0 {
 		d.launch("flat_clip", d.over(len(g)), int64(len(g)), g, c.verdict)
 	}
-	c.norm.fetch(c.verdict)
 }
 
 // Update enqueues an update that does nothing where the norm is not finite.
@@ -103,7 +99,7 @@ func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
 
 // Norm waits for the norm of the last Clip.
 func (c *clipper) Norm() float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(c.norm.read()))
+	return c.norm.read()
 }
 
 // Close frees the clipper; it may be called more than once.

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"math"
+	"math/rand/v2"
 	"testing"
 
 	"rondo/compute"
@@ -63,4 +64,43 @@ func TestClipOfAnother(t *testing.T) {
 		}
 	}()
 	c.Clip(d.Alloc(1), &compute.Clip{Share: 1}, &compute.Loss{Last: o})
+}
+
+// TestStepNodes counts what a GPU does one after another in a training step of the textbook's
+// models: each kernel or copy of a graph takes a microsecond or two to start.
+func TestStepNodes(t *testing.T) {
+	for cell, most := range map[compute.Cell]int{compute.LSTM: 16, compute.GRU: 19} {
+		d := newGPU(t, compute.BF16)
+		s := compute.RecurrentShape{Cell: cell, T: 35, B: 32, D: 28, H: 256}
+		p := newRecurrentProblem(s, false, rand.New(rand.NewPCG(23, 24)))
+		p.withDout, p.withDx = false, false
+		m := newLayerMemory(d, p)
+		rows := s.T * s.B
+		layer := d.NewRecurrent(s, false)
+		last := d.NewOutput(compute.OutputShape{N: rows, H: s.H, V: s.D})
+		w, b, dw, db := d.Alloc(s.D*s.H), d.Alloc(s.D), d.Alloc(s.D*s.H), d.Alloc(s.D)
+		clip, by := d.NewClipper(), &compute.Clip{Limit: 1, Share: 1, LossLimit: 1e9}
+		grads := d.Alloc(1000)
+		made, err := d.Record(func() error {
+			m.forward(layer)
+			last.ForwardBackward(m.y, w, b, p.in.IDs, 1, m.dy, dw, db)
+			m.backward(layer)
+			clip.Clip(grads, by, &compute.Loss{Last: last})
+			clip.Update(&compute.Update{LR: 1}, grads, grads, nil, nil)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes := made.(*recording).graph.Nodes
+		t.Logf("%v: %d nodes", cell, nodes)
+		if nodes > most {
+			t.Errorf("%v: a step has %d nodes, want %d at most", cell, nodes, most)
+		}
+		made.Close()
+		for _, c := range []interface{ Close() }{clip, last, layer} {
+			c.Close()
+		}
+		m.close()
+	}
 }

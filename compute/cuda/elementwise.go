@@ -171,7 +171,8 @@ func (d *Device) SumSquares(x []float32) float64 {
 	total := d.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
 	d.sumBlocks(partial, x)
-	d.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total)
+	d.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
+		unsafe.Pointer(nil))
 	return d.readDouble(total)
 }
 
@@ -185,11 +186,11 @@ func (d *Device) sumBlocks(partial unsafe.Pointer, x []float32) {
 	d.launch("flat_sum_squares", l, int64(len(x)), x, partial)
 }
 
-// sumDoubles sets *total to the sum of n float64s, in a fixed order.
-func (d *Device) sumDoubles(total, from unsafe.Pointer, n int) {
+// sumDoubles sets *total, and a result, to the sum of n float64s, in a fixed order.
+func (d *Device) sumDoubles(total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
 	l := across(1, sumsThreads)
 	l.shared = sumBytes
-	d.launch("flat_sum_doubles", l, int64(n), from, total)
+	d.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
 }
 
 // readDouble waits for a float64 in the device's memory.

@@ -154,12 +154,33 @@ func blocksFor(n, part int) int { return (n + part - 1) / part }
 // c. It may use the scratch.
 func (d *Device) product(o operands, transA, transB bool, m, n, k int, alpha float32,
 	a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
+	d.productOf(o, halves{}, transA, transB, m, n, k, alpha, a, b, beta, c)
+}
+
+// halves are copies of a product's operands in 16 bits, where several products share an operand. A
+// nil one does not exist.
+type halves struct{ a, b unsafe.Pointer }
+
+// sharesHalves says whether cuBLAS multiplies an [m, k] and an [n, k] matrix, and their gradients,
+// from the same copies of the operands.
+func (d *Device) sharesHalves(m, n, k int) bool {
+	by := d.byLibrary(operandBF16) && d.forward() == operandBF16
+	for range 3 {
+		by = by && chooseMethod(operandBF16, m, n, k, by, true).library
+		m, n, k = n, k, m
+	}
+	return by
+}
+
+// productOf is product for operands of which there may be copies.
+func (d *Device) productOf(o operands, copies halves, transA, transB bool, m, n, k int,
+	alpha float32, a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
 	p := driver.Product{TransA: transA, TransB: transB, M: m, N: n, K: k,
 		Alpha: alpha, Beta: beta, A: a, B: b, C: c}
 	tensor := d.major() >= 8
 	how := chooseMethod(o, m, n, k, d.byLibrary(o), tensor)
 	if how.library {
-		if d.libraryProduct(o, p) {
+		if d.libraryProduct(o, copies, p) {
 			return
 		}
 		how = chooseMethod(o, m, n, k, false, tensor)
@@ -168,9 +189,10 @@ func (d *Device) product(o operands, transA, transB bool, m, n, k int, alpha flo
 }
 
 // libraryProduct has cuBLAS make a product, if it has such.
-func (d *Device) libraryProduct(o operands, p driver.Product) (done bool) {
+func (d *Device) libraryProduct(o operands, copies halves, p driver.Product) (done bool) {
 	if o == operandBF16 || o == operandFP16 {
-		p.A, p.B = d.round(o, p.A, p.M*p.K, p.B, p.K*p.N)
+		d.roundBoth(o, &copies, p)
+		p.A, p.B = copies.a, copies.b
 	}
 	return d.multiply(o, &p)
 }
@@ -191,15 +213,29 @@ func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
 	return true
 }
 
-// round makes 16-bit copies of two operands in the scratch.
-func (d *Device) round(o operands, a unsafe.Pointer, lenA int, b unsafe.Pointer,
-	lenB int) (roundA, roundB unsafe.Pointer) {
+// roundBoth makes the copies that there are not, in the scratch.
+func (d *Device) roundBoth(o operands, copies *halves, p driver.Product) {
+	lenA, lenB := p.M*p.K, p.K*p.N
 	bytesA := alignedBytes(2 * lenA)
-	roundA = d.scratch(bytesA + 2*lenB)
-	roundB = unsafe.Add(roundA, bytesA)
-	d.launch("gemm_round", d.over(lenA), int64(lenA), a, roundA, int32(o))
-	d.launch("gemm_round", d.over(lenB), int64(lenB), b, roundB, int32(o))
-	return roundA, roundB
+	if copies.a != nil {
+		bytesA = 0
+	}
+	if copies.a == nil || copies.b == nil {
+		room := d.scratch(bytesA + 2*lenB)
+		if copies.a == nil {
+			copies.a = room
+			d.round(o, p.A, copies.a, lenA)
+		}
+		if copies.b == nil {
+			copies.b = unsafe.Add(room, bytesA)
+			d.round(o, p.B, copies.b, lenB)
+		}
+	}
+}
+
+// round makes a 16-bit copy.
+func (d *Device) round(o operands, from, to unsafe.Pointer, n int) {
+	d.launch("gemm_round", d.over(n), int64(n), from, to, int32(o))
 }
 
 // ownProduct makes a product by our kernels: in one launch, or in two if k is cut in slices.

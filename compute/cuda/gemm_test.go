@@ -174,7 +174,7 @@ func TestLibraryProduct(t *testing.T) {
 	for _, o := range allOperands() {
 		for trial := range 8 {
 			p := newGemmProblem(o, 20, 33, 17+trial, trial, random)
-			got := p.run(d, 0, func(q driver.Product) { d.libraryProduct(o, q) })
+			got := p.run(d, 0, func(q driver.Product) { d.libraryProduct(o, halves{}, q) })
 			if o == operandTF32 {
 				p.o = operandFP32
 				p.within(t, "cuBLAS in TF32", got, libraryTF32)

@@ -82,8 +82,10 @@ func (d *Device) Zero(x []float32) {
 
 // malloc makes a workspace, which holds anything. It may be called while recording.
 func (d *Device) malloc(bytes int) unsafe.Pointer {
-	return d.take(fmt.Sprintf("a workspace of %d bytes", bytes), int64(bytes), false)
+	return d.take(workspace(bytes), int64(bytes), false)
 }
+
+func workspace(bytes int) string { return fmt.Sprintf("a workspace of %d bytes", bytes) }
 
 // part is a piece of a workspace: where its address goes, and its bytes.
 type part struct {
@@ -103,13 +105,26 @@ func alignedBytes(n int) int { return (n + 255) &^ 255 }
 
 // cut makes a workspace of these parts.
 func (d *Device) cut(parts []part) unsafe.Pointer {
-	memory := d.malloc(partsBytes(parts))
+	memory, lack := d.tryCut(parts)
+	if lack != nil {
+		panic(lack)
+	}
+	return memory
+}
+
+// tryCut is cut for whoever can do without.
+func (d *Device) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
+	bytes := partsBytes(parts)
+	memory, lack := d.tryTake(workspace(bytes), int64(bytes), false)
+	if lack != nil {
+		return nil, lack
+	}
 	next := memory
 	for _, p := range parts {
 		*p.place = next
 		next = unsafe.Add(next, alignedBytes(p.bytes))
 	}
-	return memory
+	return memory, nil
 }
 
 // release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
@@ -184,27 +199,16 @@ func (d *Device) drop(p unsafe.Pointer) {
 // scratch returns memory that holds anything, until the next call of scratch. It grows to what was
 // asked for at most, and never shrinks.
 func (d *Device) scratch(bytes int) unsafe.Pointer {
-	if lack := d.growScratch(bytes); lack != nil {
-		panic(lack)
-	}
-	return d.memory.scratch
-}
-
-// growScratch sees to it that scratch has so many bytes, and returns the lack of memory for them.
-func (d *Device) growScratch(bytes int) *compute.MemoryError {
-	if bytes <= d.memory.room {
-		return nil
+	m := &d.memory
+	if bytes <= m.room {
+		return m.scratch
 	}
 	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
-	larger, lack := d.tryTake(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
-	if lack != nil {
-		return lack
-	}
-	m := &d.memory
+	larger := d.take(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
 	old := m.scratch
 	m.scratch, m.room = larger, room
 	if old == nil {
-		return nil
+		return larger
 	}
 	// A graph has the addresses of what it was recorded with.
 	by := maps.Clone(d.recordings)
@@ -213,10 +217,10 @@ func (d *Device) growScratch(bytes int) *compute.MemoryError {
 	}
 	if len(by) > 0 {
 		m.outgrown = append(m.outgrown, outgrown{old, by})
-		return nil
+		return larger
 	}
 	d.free("freeing a scratch", old)
-	return nil
+	return larger
 }
 
 // dropOutgrown frees the scratches that only this recording could still use, which is no more.

@@ -87,7 +87,7 @@ func TestBytes(t *testing.T) {
 	tensors, workspaces := d.made()
 	before, _ := d.Bytes()
 	x, y := d.Alloc(100), d.Alloc(1)
-	p, words, sum := d.malloc(1000), d.newStaged(60), d.newResult(8)
+	p, words, sum := d.malloc(1000), d.newStaged(60), d.newResult()
 	if now, peak := d.Bytes(); now != before+400+4+1000+60 || peak != now {
 		t.Errorf("%d bytes, %d at most, %d before", now, peak, before)
 	}
@@ -120,7 +120,7 @@ func TestLeftOver(t *testing.T) {
 	scale(d, d.Alloc(1000), 2)
 	d.malloc(1 << 20)
 	d.scratch(1 << 20)
-	words, sum := d.newStaged(100), d.newResult(4)
+	words, sum := d.newStaged(100), d.newResult()
 	words.put(func(host []byte) { clear(host) })
 	recording, err := d.Record(func() error { words.put(func([]byte) {}); return nil })
 	if err != nil {

@@ -3,8 +3,6 @@
 package cuda
 
 import (
-	"encoding/binary"
-	"math"
 	"unsafe"
 
 	"rondo/compute"
@@ -15,7 +13,7 @@ import (
 // some hundreds of rows; that many are of any vocabulary's logits.
 const maxLogits = 1 << 26
 
-// output is the last layer. Its sum goes to the host as the last thing that a call enqueues.
+// output is the last layer. Its sum goes to the host, too.
 type output struct {
 	device  *Device
 	shape   compute.OutputShape
@@ -27,8 +25,13 @@ type output struct {
 	losses  unsafe.Pointer // float64 of every row, or block of rows
 	logits  unsafe.Pointer // [rows, V]; then their gradient
 	parts   unsafe.Pointer // fewTokens's
+	halves  outputHalves
 	result  *result
 }
+
+// outputHalves are copies in bfloat16 of what cuBLAS multiplies: x: [rows, H], w: [V, H] and the
+// gradient of the logits: [rows, V]. They are nil where cuBLAS does not make all products.
+type outputHalves struct{ x, w, logits unsafe.Pointer }
 
 // gradientsOut is what ForwardBackward computes besides the sum.
 type gradientsOut struct {
@@ -58,7 +61,7 @@ func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *outp
 	}()
 	o.memory = d.cut(o.cuts())
 	o.targets = d.newStaged(4 * s.N)
-	o.result = d.newResult(8)
+	o.result = d.newResult()
 	made = true
 	return o
 }
@@ -69,7 +72,12 @@ func (o *output) cuts() []part {
 	if o.few.fits() {
 		return append(cuts, part{&o.parts, o.few.partBytes(o.shape)})
 	}
-	return append(cuts, part{&o.logits, 4 * o.rows * o.shape.V})
+	cuts = append(cuts, part{&o.logits, 4 * o.rows * o.shape.V})
+	if s := o.shape; o.device.sharesHalves(o.rows, s.V, s.H) {
+		cuts = append(cuts, part{&o.halves.x, 2 * o.rows * s.H}, part{&o.halves.w, 2 * s.V * s.H},
+			part{&o.halves.logits, 2 * o.rows * s.V})
+	}
+	return cuts
 }
 
 // Forward computes the summed cross-entropy in nats; rows with a negative target do not count.
@@ -97,16 +105,22 @@ func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
 	} else {
 		o.runChunks(x, w, b, ids, to)
 	}
-	o.result.fetch(o.sum)
 }
 
 // runChunks makes the logits of some rows at a time.
 func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut) {
-	s, d := o.shape, o.device
+	s, d, copies := o.shape, o.device, o.halves
+	if copies.w != nil {
+		d.round(operandBF16, at(w), copies.w, s.V*s.H)
+	}
 	for first := 0; first < s.N; first += o.rows {
 		n := min(o.rows, s.N-first)
 		rows := at(x[first*s.H:])
-		d.product(d.forward(), false, true, n, s.V, s.H, 1, rows, at(w), 0, o.logits)
+		if copies.x != nil {
+			d.round(operandBF16, rows, copies.x, n*s.H)
+		}
+		d.productOf(d.forward(), halves{copies.x, copies.w}, false, true, n, s.V, s.H, 1, rows,
+			at(w), 0, o.logits)
 		kernel, scale, smoothing := "head_loss", float32(0), float32(0)
 		if to != nil {
 			kernel, scale, smoothing = "head_gradient", to.scale, s.Smoothing
@@ -116,19 +130,20 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 			kernel += "_cached"
 		}
 		d.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
-			smoothing, unsafe.Add(o.losses, 8*first))
+			smoothing, unsafe.Add(o.losses, 8*first), copies.logits)
 		if to == nil {
 			continue
 		}
 		beta := float32(min(first, 1)) // the first chunk overwrites
-		d.product(d.backward(), false, false, n, s.H, s.V, 1, o.logits, at(w), 0,
-			at(to.dx[first*s.H:]))
-		d.product(d.backward(), true, false, s.V, s.H, n, 1, o.logits, rows, beta, at(to.dw))
+		d.productOf(d.backward(), halves{copies.logits, copies.w}, false, false, n, s.H, s.V, 1,
+			o.logits, at(w), 0, at(to.dx[first*s.H:]))
+		d.productOf(d.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H, n, 1,
+			o.logits, rows, beta, at(to.dw))
 		if to.db != nil {
 			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
 		}
 	}
-	d.sumDoubles(o.sum, o.losses, s.N)
+	d.sumDoubles(o.sum, o.result, o.losses, s.N)
 }
 
 // Threads and shared memory of a row's block: kernels/head.cu.
@@ -161,7 +176,7 @@ func rowLaunch(n, V, shared int) (l launch, cached bool) {
 
 // Sum waits for what the last of the two has computed.
 func (o *output) Sum() float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(o.result.read()))
+	return o.result.read()
 }
 
 // Close frees the workspace; it may be called more than once.

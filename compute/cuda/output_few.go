@@ -77,7 +77,7 @@ func (o *output) runFew(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut)
 		int32(d.forward()), o.losses}
 	if to == nil {
 		d.launch("head_few_loss", l, arguments...)
-		d.sumDoubles(o.sum, o.losses, blocks)
+		d.sumDoubles(o.sum, o.result, o.losses, blocks)
 		return
 	}
 	d.launch("head_few_gradient", l, append(arguments, to.scale, s.Smoothing,
@@ -85,5 +85,5 @@ func (o *output) runFew(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut)
 	sum := across(1+blocksFor(o.few.width(s), columnWidth), columnWidth*columnParts)
 	sum.shared = columnSumBytes
 	d.launch("head_few_sum", sum, int32(blocks), int32(s.H), int32(s.V), o.parts, o.losses, to.dw,
-		to.db, o.sum)
+		to.db, o.sum, o.result.place())
 }

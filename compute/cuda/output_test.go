@@ -190,6 +190,28 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// TestOutputHalves has products of cuBLAS share copies of their operands, and wants what they give
+// without.
+func TestOutputHalves(t *testing.T) {
+	d := newGPU(t, compute.BF16)
+	s := compute.OutputShape{N: 300, H: 1024, V: 2048}
+	if !d.sharesHalves(s.N, s.V, s.H) {
+		t.Skip("this test needs cuBLAS")
+	}
+	p := newOutputProblem(s, true, rand.New(rand.NewPCG(39, 40)))
+	o := d.newOutput(s, s.N, fewTokens{})
+	defer o.Close()
+	got := p.run(d, o, 0)
+	o.halves = outputHalves{}
+	want := p.run(d, o, 0)
+	if got.losses != want.losses {
+		t.Errorf("losses %v, want %v", got.losses, want.losses)
+	}
+	for i, g := range want.gradients {
+		wantSame(t, "with shared copies", got.gradients[i], g)
+	}
+}
+
 // TestOutputLong has rows of logits that just fit in shared memory, and that do not.
 func TestOutputLong(t *testing.T) {
 	d := newGPU(t, compute.FP32)

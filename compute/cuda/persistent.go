@@ -11,21 +11,31 @@ import (
 
 // persistent is the recurrence in one launch a pass, of kernels/persistent*.cu: W_hh stays on chip
 // for all steps. Its blocks hand each other the states, or the gradients, of every step through an
-// exchange in global memory that must be zero before the launch; see kernels/persistent.cuh.
+// exchange in global memory that must be zero before the launch; see kernels/persistent.cuh. The
+// layer's copies before a pass clear it.
 type persistent struct {
 	device *Device
 	compute.RecurrentShape
 	inference   bool
 	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
 	steps       loop            // a product a step; nil while it is not needed
+	memory      unsafe.Pointer  // of what follows
+	exchange    unsafe.Pointer  // of the pass that is next
+	// carry: [B, H], what of the gradient of h (GRU) or c (LSTM) a step hands to the one before it,
+	// besides what goes through W_hh.
+	carry unsafe.Pointer
 }
 
 // newPersistent returns nil where neither pass of a shape fits, where a product a step is thought
 // faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
 // have no such tensor instructions as the kernels use.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
-	l, need := d.layOutPersistent(s, inference)
-	if l == nil || d.growScratch(need) != nil { // now, for nothing is allocated later
+	l := d.layOutPersistent(s, inference)
+	if l == nil {
+		return nil
+	}
+	var lack *compute.MemoryError
+	if l.memory, lack = d.tryCut(l.parts()); lack != nil {
 		return nil
 	}
 	if l.there != nil && !l.resident(l.there, d.forward(), false) {
@@ -49,27 +59,32 @@ func (l *persistent) byProducts() loop {
 	return l.steps
 }
 
-// layOutPersistent is newPersistent without memory, and what it needs of the scratch.
-func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) (l *persistent,
-	need int) {
+// layOutPersistent is newPersistent without memory.
+func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) *persistent {
 	if d.major() < 8 && d.forward() != operandFP32 {
-		return nil, 0
+		return nil
 	}
-	l = &persistent{device: d, RecurrentShape: s, inference: inference}
+	l := &persistent{device: d, RecurrentShape: s, inference: inference}
 	if p, ok := planPersistent(s, d.forward(), d.multiprocessors(), d.sharedPerBlock(),
 		false); ok {
-		l.there, need = &p, p.exchange(s.T)
+		l.there = &p
 	}
 	if !inference {
 		if p, ok := planPersistent(s, d.backward(), d.multiprocessors(), d.sharedPerBlock(),
 			true); ok {
-			l.back, need = &p, max(need, l.carryBytes()+p.exchange(s.T))
+			l.back = &p
 		}
 	}
 	if l.there == nil && l.back == nil {
-		return nil, 0
+		return nil
 	}
-	return l, need
+	return l
+}
+
+// parts are the parts of its memory.
+func (l *persistent) parts() []part {
+	room := max(l.empty(false).n, l.empty(true).n)
+	return []part{{&l.exchange, 4 * room}, {&l.carry, 4 * l.B * l.H}}
 }
 
 // whole says whether no pass needs steps.
@@ -77,20 +92,23 @@ func (l *persistent) whole(inference bool) bool {
 	return l.there != nil && (l.back != nil || inference)
 }
 
-// carryBytes is the room for what of the gradient of h (GRU) or c (LSTM) a step hands to the one
-// before it, besides what goes through W_hh: [B, H], rounded up.
-func (l *persistent) carryBytes() int { return alignedBytes(4 * l.B * l.H) }
-
 func (l *persistent) close() {
 	if l.steps != nil {
 		l.steps.close()
 	}
+	l.device.release(l.memory)
+	l.memory = nil
 }
 
-// empty is the exchange of a pass, with nothing in it yet.
-func (l *persistent) empty(p *persistentPlan, exchange unsafe.Pointer) {
-	l.device.check("emptying the exchange of a recurrent layer",
-		l.device.stream.Zero(exchange, int64(p.exchange(l.T))))
+func (l *persistent) empty(backward bool) copied {
+	p := l.there
+	if backward {
+		p = l.back
+	}
+	if p == nil {
+		return copied{}
+	}
+	return copied{to: l.exchange, n: p.exchange(l.T) / 4}
 }
 
 // launch returns false where the driver finds that the blocks cannot all be resident at once, which
@@ -124,10 +142,8 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 		l.byProducts().forward(hh, biasHH, t)
 		return
 	}
-	exchange := l.device.scratch(p.exchange(l.T))
-	l.empty(p, exchange)
 	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
-		exchange, l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
+		l.exchange, l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
 		int32(p.units), int32(p.passes))
 	if !launched {
 		l.there = nil
@@ -141,11 +157,8 @@ func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t t
 		l.byProducts().backward(hh, dy, dout, dstate, t)
 		return
 	}
-	carry := l.device.scratch(l.carryBytes() + p.exchange(l.T))
-	exchange := unsafe.Add(carry, l.carryBytes())
-	l.empty(p, exchange)
 	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
-		dstate.c, t.act, t.cell, t.q, t.h, carry, exchange, l.device.watchAt(), int32(l.Cell),
+		dstate.c, t.act, t.cell, t.q, t.h, l.carry, l.exchange, l.device.watchAt(), int32(l.Cell),
 		int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
 	if !launched {
 		l.back = nil

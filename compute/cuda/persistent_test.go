@@ -128,8 +128,10 @@ func TestPersistentKernels(t *testing.T) {
 					func(s compute.RecurrentShape, inference bool) compute.Recurrent {
 						return d.newRecurrent(s, inference, func(d *Device,
 							s compute.RecurrentShape, inference bool) loop {
-							return &persistent{device: d, RecurrentShape: s, back: &plan,
+							l := &persistent{device: d, RecurrentShape: s, back: &plan,
 								steps: newSteps(d, s, inference)}
+							l.memory = d.cut(l.parts())
+							return l
 						})
 					})
 			}

@@ -56,8 +56,14 @@ func benchRecurrence(b *testing.B, precision compute.Precision, s compute.Recurr
 	m.backward(r)
 	// Gates that are computed twice are other numbers, which take the same time.
 	hh, bias := at(m.w.HH), at(m.w.BiasHH)
-	forward := func() { r.loop.forward(hh, bias, r.tape) }
-	backward := func() { r.loop.backward(hh, at(m.dy), gradients{}, gradients{}, r.tape) }
+	forward := func() {
+		r.copy([]copied{r.loop.empty(false)})
+		r.loop.forward(hh, bias, r.tape)
+	}
+	backward := func() {
+		r.copy([]copied{r.loop.empty(true)})
+		r.loop.backward(hh, at(m.dy), gradients{}, gradients{}, r.tape)
+	}
 	planned, is := r.loop.(*persistent)
 	for _, pass := range []struct {
 		name string

@@ -41,6 +41,9 @@ type loop interface {
 	// backward takes the tape to the gradients of the sums. dy: [T, B, H]; dout is the gradient of
 	// the last state, dstate receives that of the first.
 	backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape)
+	// empty is memory of the loop's that must be zero when the pass is next. The passes are
+	// forward, which leaves anything there, and backward.
+	empty(backward bool) copied
 	close()
 }
 
@@ -165,18 +168,18 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 	if s.Cell.States() == 2 {
 		first = append(first, copied{r.tape.cell, at(state.C), n})
 	}
-	r.copy(first)
+	r.copy(append(first, r.loop.empty(false)))
 	bias := r.loopBias(w, in)
 	r.tape.peephole = at(w.Peephole)
 	for t := 0; t < s.T; t += r.steps {
 		r.inputSums(w, in, t)
 		r.tape.first = t
 		r.loop.forward(at(w.HH), bias, r.tape)
-		to := gradients{r.tape.h, r.tape.cell} // where the next steps begin
-		if t+r.steps == s.T {
+		to, last := gradients{r.tape.h, r.tape.cell}, t+r.steps == s.T // where the next steps begin
+		if last {
 			to = gradients{at(out.H), at(out.C)}
 		}
-		r.copy(r.results(at(y[t*n:]), to))
+		r.copy(append(r.results(at(y[t*n:]), to), r.loop.empty(last)))
 	}
 	r.ran, r.weights, r.input = true, w, in
 }

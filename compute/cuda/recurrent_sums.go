@@ -18,25 +18,30 @@ const (
 	tokenChunk = 16
 )
 
-// copied is n floats of device memory and where they go.
+// copied is n floats of device memory and where they go; zeros go there if from is nil.
 type copied struct {
 	to, from unsafe.Pointer
 	n        int
 }
 
-// copy makes up to three copies in one launch.
+// copy makes up to four copies in one launch; those of nothing are left out.
 func (r *recurrent) copy(all []copied) {
-	var three [3]copied
-	longest := 0
-	for i, c := range all {
-		three[i] = c
-		longest = max(longest, c.n)
+	var four [4]copied
+	count, longest := 0, 0
+	for _, c := range all {
+		if c.n > 0 {
+			four[count] = c
+			count, longest = count+1, max(longest, c.n)
+		}
+	}
+	if count == 0 {
+		return
 	}
 	l := r.device.over(longest)
-	l.grid[1] = len(all)
-	r.device.launch("layer_copy", l, three[0].to, three[0].from, int64(three[0].n),
-		three[1].to, three[1].from, int64(three[1].n), three[2].to, three[2].from,
-		int64(three[2].n))
+	l.grid[1] = count
+	r.device.launch("layer_copy", l, four[0].to, four[0].from, int64(four[0].n), four[1].to,
+		four[1].from, int64(four[1].n), four[2].to, four[2].from, int64(four[2].n), four[3].to,
+		four[3].from, int64(four[3].n))
 }
 
 // columns copies a block of columns of a matrix to one of another.

@@ -48,8 +48,10 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 		size = size.And(d.products(d.backward(), wide, s.H, n))
 	}
 	atOnce := r.atOnce()
-	l, need := d.layOutPersistent(atOnce, inference)
-	size = size.And(compute.Size{Shared: int64(need)})
+	l := d.layOutPersistent(atOnce, inference)
+	if l != nil {
+		size.Own += pages(partsBytes(l.parts()))
+	}
 	if l == nil || !l.whole(inference) {
 		l := &steps{device: d, RecurrentShape: atOnce, wide: wide}
 		size.Own += pages(partsBytes(l.parts(inference, worthHolding(atOnce))))
@@ -60,7 +62,7 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 
 // OutputSize is of NewOutput and its calls.
 func (d *Device) OutputSize(s compute.OutputShape) compute.Size {
-	o := &output{shape: s, rows: outputRows(s), few: chooseFew(s, d.sharedPerBlock())}
+	o := &output{device: d, shape: s, rows: outputRows(s), few: chooseFew(s, d.sharedPerBlock())}
 	size := compute.Size{Own: pages(partsBytes(o.cuts())) + int64(4*s.N)} // and the targets
 	if o.few.fits() {
 		return size

@@ -3,14 +3,12 @@
 package cuda
 
 import (
-	"encoding/binary"
-	"math"
 	"unsafe"
 
 	"rondo/compute"
 )
 
-// squareSum is a sum of squares that stays on the device and is also copied to the host.
+// squareSum is a sum of squares that stays on the device and goes to the host, too.
 type squareSum struct {
 	device *Device
 	sum    unsafe.Pointer // float64
@@ -19,7 +17,7 @@ type squareSum struct {
 
 // NewSquareSum makes room for a sum.
 func (d *Device) NewSquareSum() compute.SquareSum {
-	s := &squareSum{device: d, result: d.newResult(8)}
+	s := &squareSum{device: d, result: d.newResult()}
 	made := false
 	defer func() {
 		if !made {
@@ -31,18 +29,17 @@ func (d *Device) NewSquareSum() compute.SquareSum {
 	return s
 }
 
-// Of enqueues the sum and its copy.
+// Of enqueues the sum.
 func (s *squareSum) Of(x []float32) {
 	partial := s.device.scratch(8 * squareBlocks(x))
 	s.device.sumBlocks(partial, x)
 	s.device.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
-		s.sum)
-	s.result.fetch(s.sum)
+		s.sum, s.result.place())
 }
 
 // Sum waits for the last sum.
 func (s *squareSum) Sum() float64 {
-	return math.Float64frombits(binary.LittleEndian.Uint64(s.result.read()))
+	return s.result.read()
 }
 
 // Close frees the memory; it may be called more than once.

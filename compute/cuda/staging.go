@@ -3,7 +3,9 @@
 package cuda
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 	"runtime"
 	"unsafe"
 
@@ -196,25 +198,27 @@ func (s *staged) close() {
 	}
 }
 
-// result is pinned memory to which the device copies what a call returns later.
+// result is a float64 that a call returns later. The kernel that makes it writes it to pinned
+// memory, which the device has at the host's addresses.
 type result struct {
 	device *Device
 	slot   *slot
 }
 
-func (d *Device) newResult(bytes int) *result { return &result{d, d.newSlot(bytes)} }
+func (d *Device) newResult() *result { return &result{d, d.newSlot(resultBytes)} }
 
-// fetch enqueues a copy of the device's memory, as much as the result has room for. It may be
-// recorded.
-func (r *result) fetch(from unsafe.Pointer) {
+const resultBytes = 8
+
+// place is where the kernel writes that is launched next.
+func (r *result) place() unsafe.Pointer {
 	r.device.owed = true
-	r.device.check("downloading", r.device.stream.Download(r.slot.host, from))
+	return unsafe.Pointer(unsafe.SliceData(r.slot.host))
 }
 
-// read waits for the device, unless that has been done since, and returns what was fetched last.
-func (r *result) read() []byte {
+// read waits for the device, unless that has been done since, and returns what was written last.
+func (r *result) read() float64 {
 	r.device.collect("waiting for a result")
-	return r.slot.host
+	return math.Float64frombits(binary.LittleEndian.Uint64(r.slot.host))
 }
 
 // close frees the memory; it may be called more than once.

@@ -3,8 +3,8 @@
 package cuda
 
 import (
-	"encoding/binary"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -58,16 +58,18 @@ func TestStaged(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	r := d.newResult(8)
+	r, sum := d.newResult(), d.malloc(8)
+	defer d.release(sum)
 	defer r.close()
-	x := d.Alloc(2)
+	x := d.Alloc(4) // two float64s
 	for i := range 3 {
-		d.Upload(x, []float32{float32(i), 4})
-		r.fetch(at(x))
+		high := math.Float32frombits(uint32(math.Float64bits(float64(i)) >> 32))
+		d.Upload(x, []float32{0, high, 0, high})
+		d.sumDoubles(sum, r, at(x), 2)
 		d.Zero(x)
 	}
-	if got := binary.LittleEndian.Uint64(r.read()); got != 0x40800000_40000000 {
-		t.Errorf("fetched %#x", got)
+	if got := r.read(); got != 4 || d.readDouble(sum) != 4 {
+		t.Errorf("the host has %v, the device %v: want 4", got, d.readDouble(sum))
 	}
 }
 

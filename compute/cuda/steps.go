@@ -123,6 +123,9 @@ func (l *steps) heldProduct(transposed bool, n, k int, x16 unsafe.Pointer, first
 		B: unsafe.Add(l.held.hh, 2*first*l.H), C: c}
 }
 
+// empty: no memory has to be zero.
+func (l *steps) empty(bool) copied { return copied{} }
+
 func (l *steps) close() {
 	for _, memory := range []*unsafe.Pointer{&l.memory, &l.ended.memory} {
 		if *memory != nil {
@@ -135,13 +138,8 @@ func (l *steps) close() {
 // hold rounds W_hh for a segment's products.
 func (l *steps) hold(o operands, hh unsafe.Pointer) {
 	if l.held.hh != nil {
-		l.round(o, hh, l.held.hh, l.wide*l.H)
+		l.device.round(o, hh, l.held.hh, l.wide*l.H)
 	}
-}
-
-// round makes a 16-bit copy.
-func (l *steps) round(o operands, from, to unsafe.Pointer, n int) {
-	l.device.launch("gemm_round", l.device.over(n), int64(n), from, to, int32(o))
 }
 
 // times computes c = x op(w) + beta c for the rows of W_hh from first on: x: [B, k], op(w): [k, n],
@@ -198,7 +196,7 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 	o, held := l.device.forward(), l.held
 	l.hold(o, hh)
 	if held.hh != nil {
-		l.round(o, t.h, held.x, l.B*l.H)
+		l.device.round(o, t.h, held.x, l.B*l.H)
 	}
 	rows := l.rows()
 	for step := range l.T {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 
 	"rondo/corpus"
 )
@@ -29,8 +30,15 @@ type builder struct {
 func build(ctx context.Context, cfg Config, f formats, to *corpus.TokenBuild) error {
 	b := &builder{cfg: cfg, formats: f, labels: map[string]int32{}}
 	b.vocabularies[0] = cfg.Vocabulary
-	if cfg.Kind == Pairs {
+	if cfg.Kind.hasTarget() {
 		b.vocabularies[1] = cfg.TargetVocabulary
+	}
+	if cfg.Kind == Described { // rows are no tokens of a vocabulary
+		none, err := corpus.NewVocabulary([]string{corpus.Unknown})
+		if err != nil {
+			return err
+		}
+		b.vocabularies[0] = none
 	}
 	for number, label := range cfg.Labels {
 		b.labels[label] = int32(number)
@@ -79,7 +87,7 @@ func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error
 
 // sides is the number of texts that an example has.
 func (b *builder) sides() int {
-	if b.cfg.Kind == Pairs {
+	if b.cfg.Kind.hasTarget() {
 		return 2
 	}
 	return 1
@@ -109,7 +117,7 @@ func (b *builder) addLabel(label []byte) error {
 
 // finishLabels numbers the labels that were found.
 func (b *builder) finishLabels() error {
-	if b.cfg.Kind == Pairs || len(b.cfg.Labels) > 0 {
+	if b.cfg.Kind.hasTarget() || len(b.cfg.Labels) > 0 {
 		return nil
 	}
 	sorted := slices.Sorted(maps.Keys(b.labels))
@@ -127,8 +135,8 @@ func (b *builder) finishLabels() error {
 func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild) error {
 	head := content{Examples: b.examples, Target: b.vocabularies[1]}
 	limit := max(b.longest+1, len(b.labels))
-	if b.cfg.Kind == Pairs {
-		limit = max(limit, head.Target.Len())
+	if b.cfg.Kind.hasTarget() {
+		limit = max(limit, head.Target.Len(), int(b.cfg.Rows))
 	} else {
 		head.Labels = make([]string, len(b.labels))
 		for label, number := range b.labels {
@@ -151,7 +159,16 @@ func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild
 			return nil
 		},
 	}
-	if b.cfg.Kind == Pairs {
+	if b.cfg.Kind == Described {
+		use[0] = func(row []byte) error {
+			number, err := b.row(row)
+			if err != nil {
+				return err
+			}
+			return w.Put(number)
+		}
+	}
+	if b.cfg.Kind.hasTarget() {
 		use[1] = func(token []byte) error {
 			targets = append(targets, head.Target.ID(string(token)))
 			return nil
@@ -215,14 +232,30 @@ type pass struct {
 }
 
 func (p *pass) text(text []byte) error {
-	if p.cfg.Kind == Tagged {
+	switch p.cfg.Kind {
+	case Tagged:
+		return p.token(0, text)
+	case Described:
+		if _, err := p.row(text); err != nil {
+			return err
+		}
 		return p.token(0, text)
 	}
 	return p.split[0].Split(text)
 }
 
+// row is the number of a row of the table.
+func (b *builder) row(text []byte) (int32, error) {
+	row, err := strconv.ParseInt(string(text), 10, 32)
+	if err != nil || row < 0 || row >= b.cfg.Rows {
+		return 0, fmt.Errorf("%.40q is not the number of a row: there are %d, from 0", text,
+			b.cfg.Rows)
+	}
+	return int32(row), nil
+}
+
 func (p *pass) other(other []byte) error {
-	if p.cfg.Kind == Pairs {
+	if p.cfg.Kind.hasTarget() {
 		return p.split[1].Split(other)
 	}
 	return p.token(1, other)

@@ -39,7 +39,13 @@ const (
 	// Pairs is a source and a target text, from .tsv or .txt (source TAB target; further columns
 	// are ignored).
 	Pairs Kind = "pairs"
+	// Described is the number of a row of a table beside the file, from 0, and a text, from .tsv
+	// (row TAB text). The number is the example's one token, and the text its targets.
+	Described Kind = "described"
 )
+
+// hasTarget reports whether an example has a target text.
+func (k Kind) hasTarget() bool { return k == Pairs || k == Described }
 
 // Limits of a set of examples.
 const (
@@ -60,7 +66,9 @@ type Config struct {
 	Reserved     []string
 	MaxLength    int   // tokens; a longer text is an error
 	MaxExamples  int64 // only the first ones are read; 0: all
-	// Vocabulary and, of Pairs, TargetVocabulary are those of an earlier run. Nil: built.
+	Rows         int64 // of the table, for Described
+	// Vocabulary and, of Pairs and Described, TargetVocabulary are those of an earlier run. Nil:
+	// built.
 	Vocabulary, TargetVocabulary *corpus.Vocabulary
 	// Labels are those of an earlier run: another label is an error. Nil: found in the file, at
 	// least two, and sorted by their bytes.
@@ -72,8 +80,9 @@ type Config struct {
 func (c Config) validate() error {
 	plain := corpus.Tokenizer{Unit: corpus.Word, Normalize: corpus.None}
 	switch {
-	case c.Kind != Labelled && c.Kind != Tagged && c.Kind != Pairs:
-		return fmt.Errorf("examples: kind %q is not one of labelled, tagged, pairs", c.Kind)
+	case c.Kind != Labelled && c.Kind != Tagged && !c.Kind.hasTarget():
+		return fmt.Errorf("examples: kind %q is not one of labelled, tagged, pairs, described",
+			c.Kind)
 	case c.Kind == Tagged && c.Tokenizer != plain:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
@@ -141,7 +150,9 @@ func Open(ctx context.Context, cfg Config) (*Set, error) {
 		Examples  int64
 		Labels    []string
 		Target    string
-	}{Kind: cfg.Kind, MaxLength: cfg.MaxLength, Examples: cfg.MaxExamples, Labels: cfg.Labels}
+		Rows      int64 `json:",omitempty"`
+	}{Kind: cfg.Kind, MaxLength: cfg.MaxLength, Examples: cfg.MaxExamples, Labels: cfg.Labels,
+		Rows: cfg.Rows}
 	if cfg.TargetVocabulary != nil {
 		depends.Target = cfg.TargetVocabulary.Fingerprint()
 	}
@@ -216,7 +227,7 @@ func (s *Set) Len() int64 { return s.count }
 func (s *Set) Length(i int64) int { return int(s.of.lengths[2*s.row(i)]) }
 
 // Targets returns the number of example i's targets: 1 for a label, one per token for tags, and the
-// target text's tokens for pairs.
+// target text's tokens otherwise.
 func (s *Set) Targets(i int64) int { return int(s.of.lengths[2*s.row(i)+1]) }
 
 // Longest returns the largest Length of all examples.
@@ -266,10 +277,10 @@ func (s *Set) Read(i int64, tokens, targets []int32) error {
 // Vocabulary returns the vocabulary of the texts.
 func (s *Set) Vocabulary() *corpus.Vocabulary { return s.of.ids.Header().Vocabulary }
 
-// TargetVocabulary returns the vocabulary of the target texts of Pairs; nil for other kinds.
+// TargetVocabulary returns the vocabulary of the target texts; nil for kinds with labels.
 func (s *Set) TargetVocabulary() *corpus.Vocabulary { return s.of.head.Target }
 
-// Labels returns the labels in the order of their numbers; nil for Pairs.
+// Labels returns the labels in the order of their numbers; nil for kinds with target texts.
 func (s *Set) Labels() []string { return slices.Clone(s.of.head.Labels) }
 
 // Close releases the token file of this set and of all that were made from it.

@@ -587,3 +587,36 @@ func number(t testing.TB, s *Set, i int64) int32 {
 	}
 	return n
 }
+
+// Described examples have a row's number as their one token, and a text as their targets.
+func TestDescribed(t *testing.T) {
+	cfg := config(t, Described, write(t, "d.tsv", "2\ta b\n0\tb\n2\tc\n"))
+	cfg.Rows, cfg.Reserved = 3, []string{"<bos>", "<eos>"}
+	s := open(t, cfg)
+	var rows []int32
+	for i := range s.Len() {
+		row, text := make([]int32, s.Length(i)), make([]int32, s.Targets(i))
+		if err := s.Read(i, row, text); err != nil {
+			t.Fatal(err)
+		}
+		rows = append(rows, row...)
+	}
+	v := s.TargetVocabulary()
+	if !slices.Equal(rows, []int32{2, 0, 2}) || v.Len() != 6 || v.ID("<eos>") != 2 ||
+		s.Vocabulary().Len() != 1 || s.Longest() != 1 || s.LongestTarget() != 2 {
+		t.Errorf("rows %v, vocabularies %v and %v", rows, s.Vocabulary().Tokens(), v.Tokens())
+	}
+	for text, want := range map[string]string{
+		"0\ta\n3\tb\n":  `line 2: "3" is not the number of a row: there are 3, from 0`,
+		"0\ta\n-1\tb\n": `line 2: "-1" is not`,
+		"x\ta\n":        `line 1: "x" is not`,
+		"0\n":           "line 1: 2 columns expected, row TAB target; found 1",
+		"0\t \n":        "line 1: a text has no token",
+	} {
+		cfg.Source = write(t, "d.tsv", text)
+		_, err := Open(t.Context(), cfg)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+}

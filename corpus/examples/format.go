@@ -39,9 +39,10 @@ type formats map[string]parser
 
 func formatsOf(source string, kind Kind) (formats, error) {
 	known := map[Kind]formats{
-		Labelled: {".tsv": labelledTSV, ".jsonl": labelledJSON},
-		Tagged:   {".conll": tagged},
-		Pairs:    {".tsv": pairsTSV, ".txt": pairsTSV},
+		Labelled:  {".tsv": labelledTSV, ".jsonl": labelledJSON},
+		Tagged:    {".conll": tagged},
+		Pairs:     {".tsv": pairsTSV("source"), ".txt": pairsTSV("source")},
+		Described: {".tsv": pairsTSV("row")},
 	}[kind]
 	end := extension(source)
 	if end == ".zip" {
@@ -188,14 +189,17 @@ func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
 	})
 }
 
-func pairsTSV(ctx context.Context, r io.Reader, to rows) error {
-	return eachLine(ctx, r, func(_ int, line []byte) error {
-		columns := bytes.SplitN(line, []byte("\t"), 3)
-		if len(columns) < 2 {
-			return errors.New("2 columns expected, source TAB target; found 1")
-		}
-		return give(to, columns[0], columns[1])
-	})
+// pairsTSV parses lines of two columns, of which the first is called so.
+func pairsTSV(first string) parser {
+	return func(ctx context.Context, r io.Reader, to rows) error {
+		return eachLine(ctx, r, func(_ int, line []byte) error {
+			columns := bytes.SplitN(line, []byte("\t"), 3)
+			if len(columns) < 2 {
+				return fmt.Errorf("2 columns expected, %s TAB target; found 1", first)
+			}
+			return give(to, columns[0], columns[1])
+		})
+	}
 }
 
 func labelledJSON(ctx context.Context, r io.Reader, to rows) error {

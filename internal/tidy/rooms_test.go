@@ -63,9 +63,10 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/example task/label task/lines task/lm task/regress task/tag task/translate " +
-			"telemetry train", tests: "compute/cuda/emulator compute/devicetest local " +
-			"telemetry worker", never: "google.golang.org/grpc go.etcd.io"},
+			"task/describe task/example task/fill task/label task/lines task/lm task/regress " +
+			"task/tag task/translate telemetry train",
+			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
+			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
@@ -131,6 +132,11 @@ func otherRooms() []room {
 		{path: "task/lines", never: network + " " + graphs + " " + storage},
 		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
 			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
+		{path: "task/fill", imports: "corpus model task/label train",
+			tests: "compute compute/cpu", never: network + " " + storage},
+		{path: "task/describe", imports: "model task/translate",
+			tests: "compute compute/cpu corpus corpus/examples task/example train",
 			never: network + " " + storage},
 		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
 			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},

@@ -54,7 +54,10 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if !task.Segments(spec.Task) && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
-	if spec.Task == task.Translate {
+	if spec.Task == task.Fill && !given["bidirectional"] {
+		spec.Bidirectional = true
+	}
+	if spec.Task == task.Translate || spec.Task == task.Describe {
 		if !given["normalize"] {
 			spec.Normalize = "punctuation"
 		}

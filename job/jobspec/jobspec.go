@@ -68,20 +68,31 @@ func Validate(spec *rondov1.JobSpec) error {
 // tasksOf returns the tasks that read a field; nil: all.
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
-	case "bptt", "sampling", "recompute":
+	case "bptt", "sampling":
+		return []string{task.LM, task.Fill, task.Regress}
+	case "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
-		"sample_tokens", "sample_temperature":
+	case "max_tokens":
+		return []string{task.LM, task.Fill}
+	case "blanks":
+		return []string{task.Fill}
+	case "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
+		"sample_tokens", "sample_temperature", "i_know":
 		return []string{task.LM}
 	case "target":
 		return []string{task.Regress}
 	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
-		return []string{task.LM, task.Classify, task.Tag, task.Translate}
-	case "dropout_locked", "layer_norm", "skip_connections":
-		return []string{task.LM, task.Classify, task.Tag, task.Translate, task.Regress}
-	case "bidirectional", "max_length", "max_examples":
-		return []string{task.Classify, task.Tag, task.Translate}
-	case "decoder_context", "attention", "teacher_forcing", "teacher_forcing_steps":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
+			task.Describe}
+	case "bidirectional":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
+	case "max_length", "max_examples":
+		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
+	case "teacher_forcing", "teacher_forcing_steps":
+		return []string{task.Translate, task.Describe}
+	case "vectors", "vector_as":
+		return []string{task.Describe}
+	case "decoder_context", "attention", "feedback":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
@@ -101,10 +112,18 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
 	}
+	if spec.Task == task.Describe && spec.Vectors == "" {
+		return usagef("--task describe needs --vectors, a file with a vector in each row")
+	}
 	return nil
 }
 
 func validateModel(spec *rondov1.JobSpec) error {
+	if spec.Task == task.LM && spec.Bidirectional {
+		if err := validateBothWays(spec); err != nil {
+			return err
+		}
+	}
 	if spec.TieWeights && spec.Embed == 0 {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
@@ -127,6 +146,20 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
+	}
+	return nil
+}
+
+// validateBothWays checks a language model that reads in both directions.
+func validateBothWays(spec *rondov1.JobSpec) error {
+	if !spec.IKnow {
+		return usagef("--task lm --bidirectional: a network that reads in both directions sees " +
+			"the next token, which it is asked to predict; give --task fill, which hides some " +
+			"tokens, or --i-know to train it all the same")
+	}
+	if spec.TieWeights || spec.Recompute > 0 || spec.SparseRows == "always" {
+		return usagef("--task lm --bidirectional goes without --tie-weights, --recompute and " +
+			"--sparse-rows always: leave them out")
 	}
 	return nil
 }
@@ -227,6 +260,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Accumulate == 1 {
 		lasts.Accumulate = 0
 	}
+	if lasts.Feedback == "both" {
+		lasts.Feedback = ""
+	}
 	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasts)
 	if err != nil {
 		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))
@@ -266,6 +302,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 	switch spec.Task {
 	case task.LM:
+		lasts.Bidirectional = spec.Bidirectional
+	case task.Fill:
+		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target = spec.Target
 	default:
@@ -273,6 +312,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
+		lasts.Feedback, lasts.VectorAs = spec.Feedback, spec.VectorAs
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -432,7 +432,7 @@ func (a *applier) sweep(ctx context.Context) error {
 	for _, object := range a.m.Job {
 		kept[object.GetName()] = true
 	}
-	for _, place := range []string{a.m.Spec.Corpus, a.m.Spec.EvalCorpus} {
+	for _, place := range []string{a.m.Spec.Corpus, a.m.Spec.EvalCorpus, a.m.Spec.Vectors} {
 		name, inside := strings.CutPrefix(place, configMapsAt)
 		if inside {
 			name, _, _ = strings.Cut(name, "/")

@@ -28,11 +28,12 @@ const memoryStep = 64 << 20
 // learn measures the training data if the text is a file of this machine or built in.
 func (s *Submission) learn(ctx context.Context, spec *rondov1.JobSpec) error {
 	builtin := strings.HasPrefix(spec.Corpus, "builtin:")
-	if !builtin && !isLocal(spec.Corpus) {
+	if !builtin && !isLocal(spec.Corpus) || spec.Vectors != "" && !isLocal(spec.Vectors) {
 		return nil
 	}
 	readable := proto.CloneOf(spec)
 	readable.Corpus = strings.TrimPrefix(spec.Corpus, "file://")
+	readable.Vectors = strings.TrimPrefix(spec.Vectors, "file://")
 	data, err := job.Measure(ctx, readable)
 	var wrong *app.UsageError
 	if errors.As(err, &wrong) {

@@ -39,7 +39,7 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	}
 	sum, total := sha256.New(), 0
 	places := map[string]string{} // key of the spec: key of the ConfigMap
-	for _, key := range []string{"corpus", "eval_corpus"} {
+	for _, key := range []string{"corpus", "eval_corpus", "vectors"} {
 		if !isLocal(s.Spec[key]) {
 			continue
 		}
@@ -127,6 +127,7 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 		writes bool
 	}{
 		{"--corpus", &spec.Corpus, false}, {"--eval-corpus", &spec.EvalCorpus, false},
+		{"--vectors", &spec.Vectors, false},
 		{"--checkpoint-dir", &spec.CheckpointDir, true}, {"--audit-dir", &spec.AuditDir, true},
 		{"--trace", &spec.Trace, true},
 	} {

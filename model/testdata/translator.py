@@ -11,7 +11,7 @@ target's tokens, each predicted from those before it.
         second layer on
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
-    plain: the loss without label smoothing
+    plain: the loss without label smoothing; feedback: both, unless it is given
 """
 import json
 import pathlib
@@ -24,7 +24,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm and skip
+# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm, skip and
+# feedback
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -42,6 +43,9 @@ CASES = {
     "gru-scaled": ("gru", 1, True, "state", "scaled"),
     "lstm-scaled-smooth": ("lstm", 1, False, "concat", "scaled", 0.1),
     "gru-smooth": ("gru", 1, False, "state", "none", 0.3),
+    "lstm-output": ("lstm", 2, True, "concat", "luong", "output"),
+    "gru-output": ("gru", 1, False, "concat", "none", "output"),
+    "gru-hidden": ("gru", 2, False, "state", "bahdanau", "hidden"),
     "lstm-norm": ("lstm", 2, True, "concat", "luong", "norm", "skip"),
     "gru-skip": ("gru", 3, False, "state", "none", "skip"),
 }
@@ -50,7 +54,8 @@ CASES = {
 class Part(nn.Module):
     def __init__(self, cell, vocab, width, layers, kinds, bidirectional=False):
         super().__init__()
-        self.embedding, self.kinds = nn.Embedding(vocab, E), kinds
+        self.embedding = nn.Embedding(vocab, E)
+        self.kinds = {"norm", "skip"} & set(kinds)
         self.rnn = CELLS[cell](width, H, layers, bidirectional=bidirectional)
         sizes = [H * (1 + bidirectional)] * layers * ("norm" in kinds)
         self.norm = nn.ModuleList(map(nn.LayerNorm, sizes))
@@ -92,6 +97,7 @@ class Translator(nn.Module):
     def __init__(self, cell, layers, bidirectional, context, attention, *kinds):
         super().__init__()
         self.context, self.kind, self.sides = context, attention, 1 + bidirectional
+        self.feedback = ([k for k in ("output", "hidden") if k in kinds] + ["both"])[0]
         self.encoder = Part(cell, SOURCE, E, layers, kinds, bidirectional)
         wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
         self.decoder = Part(cell, V, wide, layers, kinds)
@@ -141,12 +147,17 @@ class Translator(nn.Module):
         else:
             state = self.start(state)
             last = state[-1]
+        if self.feedback == "hidden":
+            inputs = inputs[:1].expand(T, B)
         x = self.decoder.embedding(inputs)
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
         if self.kind == "bahdanau":
             return self.output(self.bahdanau(encoded, x, state))
-        y, _ = self.decoder.run(x, state)
+        if self.feedback == "output":
+            y = torch.cat([self.decoder.run(step[None])[0] for step in x])
+        else:
+            y, _ = self.decoder.run(x, state)
         if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
         return self.output(y)
@@ -181,16 +192,18 @@ def trace(number, case):
                                     label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
     more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
+    more |= {"feedback": model.feedback} if model.feedback != "both" else {}
+    more |= {kind: True for kind in model.decoder.kinds}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
-        "context": context, "attention": attention, **{kind: True for kind in kinds},
-        "source": source.tolist(),
+        "context": context, "attention": attention, "source": source.tolist(),
         "lengths": LENGTHS, "inputs": inputs.reshape(-1).tolist(),
         "targets": targets.reshape(-1).tolist(),
         "log_probabilities": rounded(logits.log_softmax(1)), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
-        "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
+        "gradients": tensors((n, torch.zeros_like(p) if p.grad is None else p.grad)
+                             for n, p in model.named_parameters()),
     } | more
 
 

@@ -12,69 +12,92 @@ import (
 	"rondo/train"
 )
 
-// batch is the examples of a span.
+// batch is what a span reads.
 type batch struct {
-	in      model.Examples
-	inputs  []int32 // memory of in.Inputs, for the longest example
-	targets []int32 // of in.Targets, likewise
-	tokens  []int32 // an example; reused
-	labels  []int32
+	in              model.Examples
+	inputs, targets []int32 // memory of in, for the longest segment
 }
 
-// read reads the examples of spans of so many lanes ahead, for this pool.
+// read reads spans of so many lanes ahead.
 func read(
-	ctx context.Context, d *example.Data, spans iter.Seq[train.Span], ledger ahead.Ledger,
-	lanes int, pool model.Pool,
+	ctx context.Context, d Data, spans iter.Seq[train.Span], ledger ahead.Ledger, lanes int,
 ) *ahead.Reader[batch] {
-	steps := d.Set.Longest()
+	n := d.Longest() * lanes
 	newBatch := func() *batch {
 		return &batch{in: model.Examples{Lengths: make([]int32, lanes)},
-			inputs: make([]int32, steps*lanes), targets: make([]int32, steps*lanes),
-			tokens: make([]int32, steps), labels: make([]int32, steps)}
+			inputs: make([]int32, n), targets: make([]int32, n)}
 	}
 	return ahead.Read(ctx, spans, ledger, newBatch,
 		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
-			err := fill(ctx, d, at, pool, b)
-			return b.in.Inputs, err
+			if err := ctx.Err(); err != nil {
+				return nil, err
+			}
+			b.in.Inputs, b.in.Targets = b.inputs, b.targets
+			return d.Fill(ctx, at, &b.in)
 		})
 }
 
-// fill reads the span's examples, padded to the longest one of all lanes, so that the padding does
-// not depend on how lanes are dealt.
-func fill(
-	ctx context.Context, d *example.Data, at train.Span, pool model.Pool, b *batch,
-) error {
-	if err := ctx.Err(); err != nil {
-		return err
+// Begin cuts the memory of a batch to these steps of inputs and rows of targets, which it empties.
+func Begin(in *model.Examples, steps, rows int) {
+	lanes := len(in.Lengths)
+	in.Steps, in.Inputs, in.Targets = steps, in.Inputs[:steps*lanes], in.Targets[:rows*lanes]
+	clear(in.Inputs)
+	clear(in.Lengths)
+	for i := range in.Targets {
+		in.Targets[i] = corpus.Padding
 	}
-	steps, lanes := d.Batches.Steps(at.Segment), at.Lanes.Count
+}
+
+// Examples are labelled examples as Data: each lane reads a whole one.
+type Examples struct {
+	example.Data
+	Pool model.Pool
+}
+
+// Longest implements Data.
+func (e *Examples) Longest() int { return e.Set.Longest() }
+
+// SegmentsPerEpoch implements Data.
+func (e *Examples) SegmentsPerEpoch() int64 { return e.Batches.SegmentsPerEpoch() }
+
+// Targets implements Data.
+func (e *Examples) Targets(segment int64, lanes train.Lanes) int64 {
+	return e.Batches.Targets(segment, lanes.First, lanes.Count)
+}
+
+// Tokens implements Data.
+func (e *Examples) Tokens(segment int64, lanes train.Lanes) int64 {
+	return e.Batches.Tokens(segment, lanes.First, lanes.Count)
+}
+
+// Fill implements Data. It pads to the longest example of all lanes.
+func (e *Examples) Fill(
+	_ context.Context, at train.Span, in *model.Examples,
+) (read []int32, err error) {
+	steps, lanes := e.Batches.Steps(at.Segment), at.Lanes.Count
 	rows := steps
-	if pool != model.PoolNone {
+	if e.Pool != model.PoolNone {
 		rows = 1
 	}
-	b.in.Steps, b.in.Inputs, b.in.Targets = steps, b.inputs[:steps*lanes], b.targets[:rows*lanes]
-	clear(b.in.Inputs)
-	for i := range b.in.Targets {
-		b.in.Targets[i] = corpus.Padding
-	}
+	Begin(in, steps, rows)
+	memory := make([]int32, 2*steps)
 	for lane := range lanes {
-		number := d.Batches.Example(at.Segment, at.Lanes.First+lane)
-		b.in.Lengths[lane] = 0
+		number := e.Batches.Example(at.Segment, at.Lanes.First+lane)
 		if number < 0 {
 			continue
 		}
-		length, targets := d.Set.Length(number), d.Set.Targets(number)
-		b.in.Lengths[lane] = int32(length)
-		tokens, labels := b.tokens[:length], b.labels[:targets]
-		if err := d.Set.Read(number, tokens, labels); err != nil {
-			return fmt.Errorf("example %d: %w", number, err)
+		length := e.Set.Length(number)
+		in.Lengths[lane] = int32(length)
+		tokens, labels := memory[:length], memory[steps:][:e.Set.Targets(number)]
+		if err := e.Set.Read(number, tokens, labels); err != nil {
+			return nil, fmt.Errorf("example %d: %w", number, err)
 		}
 		for i, id := range tokens {
-			b.in.Inputs[i*lanes+lane] = id
+			in.Inputs[i*lanes+lane] = id
 		}
 		for i, label := range labels {
-			b.in.Targets[i*lanes+lane] = label
+			in.Targets[i*lanes+lane] = label
 		}
 	}
-	return nil
+	return in.Inputs, nil
 }

@@ -78,16 +78,16 @@ func (g *guess) column(labels []int32, lane, length int) []int32 {
 	return column
 }
 
-// score scores these lanes' examples of all segments. It calls each with an example's predicted and
+// score scores what these lanes read in an epoch. It calls each with an example's predicted and
 // right labels, and add with the score of a segment, without counts.
 func score(
-	ctx context.Context, d *example.Data, pass *model.LabelPass, c model.LabellerConfig,
+	ctx context.Context, d Data, pass *model.LabelPass, c model.LabellerConfig,
 	lanes train.Lanes, each func(predicted, right []int32), add func(train.Score),
 ) error {
-	spans := train.Spans(d.Batches.SegmentsPerEpoch(), lanes)
-	reader := read(ctx, d, spans, nil, lanes.Count, c.Pool)
+	spans := train.Spans(d.SegmentsPerEpoch(), lanes)
+	reader := read(ctx, d, spans, nil, lanes.Count)
 	defer reader.Close()
-	g := newGuess(c, d.Set.Longest(), lanes.Count)
+	g := newGuess(c, d.Longest(), lanes.Count)
 	for at := range spans {
 		b, err := reader.Next(ctx)
 		if err != nil {
@@ -103,8 +103,7 @@ func score(
 					g.column(b.in.Targets, lane, int(length)))
 			}
 		}
-		add(train.Score{Loss: loss,
-			Targets: d.Batches.Targets(at.Segment, lanes.First, lanes.Count)})
+		add(train.Score{Loss: loss, Targets: d.Targets(at.Segment, lanes)})
 	}
 	return nil
 }
@@ -115,21 +114,30 @@ func Score(
 	ctx context.Context, l *model.Labeller, set *examples.Set,
 	each func(predicted, right []int32),
 ) (all train.Score, err error) {
-	lanes := train.Lanes{Count: int(min(set.Len(), MaxTogether))}
-	batches, err := examples.NewEvaluation(set, lanes.Count)
+	lanes := int(min(set.Len(), MaxTogether))
+	batches, err := examples.NewEvaluation(set, lanes)
 	if err != nil {
 		return all, err
 	}
-	pass, err := l.NewPass(set.Longest(), lanes.Count)
+	return ScoreData(ctx, l, &Examples{example.Data{Set: set, Batches: batches}, l.Config().Pool},
+		lanes, each)
+}
+
+// ScoreData likewise scores an epoch of data that are dealt to so many lanes.
+func ScoreData(
+	ctx context.Context, l *model.Labeller, d Data, lanes int,
+	each func(predicted, right []int32),
+) (all train.Score, err error) {
+	pass, err := l.NewPass(d.Longest(), lanes)
 	if err != nil {
 		return all, err
 	}
 	defer pass.Close()
-	d := &example.Data{Set: set, Batches: batches}
-	err = score(ctx, d, pass, l.Config(), lanes, each, func(part train.Score) {
-		all.Loss += part.Loss
-		all.Targets += part.Targets
-	})
+	err = score(ctx, d, pass, l.Config(), train.Lanes{Count: lanes}, each,
+		func(part train.Score) {
+			all.Loss += part.Loss
+			all.Targets += part.Targets
+		})
 	return all, err
 }
 
@@ -201,5 +209,5 @@ func (p *Predictor) Close() {
 	p.pass, p.steps = nil, 0
 }
 
-// MaxTogether bounds the texts that are predicted at once.
+// MaxTogether is how many texts are predicted or scored at once.
 const MaxTogether = 16

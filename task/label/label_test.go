@@ -118,9 +118,9 @@ func newTask(t *testing.T, pool model.Pool, l ahead.Ledger) *Task {
 		t.Fatal(err)
 	}
 	return New(newLabeller(t, set, pool), Config{
-		Training:   example.Data{Set: set, Batches: batches},
-		Evaluation: &example.Data{Set: set, Batches: evaluation}, EvalData: 7, Ledger: l,
-		Counter: pairs{len(set.Labels())}})
+		Training:   &Examples{example.Data{Set: set, Batches: batches}, pool},
+		Evaluation: &Examples{example.Data{Set: set, Batches: evaluation}, pool}, EvalData: 7,
+		Ledger: l, Counter: pairs{len(set.Labels())}})
 }
 
 var pools = map[string]model.Pool{"classify": model.PoolLast, "tag": model.PoolNone}
@@ -142,9 +142,9 @@ func TestBatches(t *testing.T) {
 			for _, dealing := range dealings {
 				seen := map[int64]int{}
 				for _, lanes := range dealing {
-					checkBatches(t, &task.Training, pool, lanes, seen)
+					checkBatches(t, task.training.(*Examples), lanes, seen)
 				}
-				for example := range task.Training.Set.Len() {
+				for example := range task.training.(*Examples).Set.Len() {
 					if seen[example] != 2 {
 						t.Errorf("%v: example %d was read %d times in 2 epochs", dealing, example,
 							seen[example])
@@ -156,11 +156,11 @@ func TestBatches(t *testing.T) {
 }
 
 func checkBatches(
-	t *testing.T, d *example.Data, pool model.Pool, lanes train.Lanes, seen map[int64]int,
+	t *testing.T, d *Examples, lanes train.Lanes, seen map[int64]int,
 ) {
 	t.Helper()
 	segments := 2 * d.Batches.SegmentsPerEpoch()
-	reader := read(t.Context(), d, train.Spans(segments, lanes), nil, lanes.Count, pool)
+	reader := read(t.Context(), d, train.Spans(segments, lanes), nil, lanes.Count)
 	defer reader.Close()
 	for segment := range segments {
 		b, err := reader.Next(t.Context())
@@ -273,7 +273,7 @@ func TestEvaluation(t *testing.T) {
 	for name, pool := range pools {
 		t.Run(name, func(t *testing.T) {
 			task := newTask(t, pool, nil)
-			set, counter := task.Evaluation.Set, task.counter
+			set, counter := task.evaluation.(*Examples).Set, task.counter
 			counts := make([]int64, counter.Counters())
 			want, err := Score(t.Context(), task.Labeller, set, func(predicted, right []int32) {
 				counter.Count(counts, predicted, right)
@@ -340,7 +340,7 @@ func TestReadFails(t *testing.T) {
 	if err := s.Evaluate(ended, lanes, func(train.Score) {}); err == nil {
 		t.Error("evaluated with an ended context")
 	}
-	if err := task.Training.Set.Close(); err != nil {
+	if err := task.training.(*Examples).Set.Close(); err != nil {
 		t.Fatal(err)
 	}
 	defer s.Read(t.Context(), train.Spans(1, lanes))()

@@ -18,7 +18,7 @@ type seat struct {
 
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
-	s.Reader = read(ctx, &s.task.Training, spans, s.task.Ledger, s.B, s.task.Config().Pool)
+	s.Reader = read(ctx, s.task.training, spans, s.task.Ledger, s.B)
 	return s.Reader.Close
 }
 
@@ -34,7 +34,7 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 	counter := s.task.counter
 	counts := make([]int64, counter.Counters())
 	count := func(predicted, right []int32) { counter.Count(counts, predicted, right) }
-	return score(ctx, s.task.Evaluation, s.LabelPass, s.task.Config(), lanes, count,
+	return score(ctx, s.task.evaluation, s.LabelPass, s.task.Config(), lanes, count,
 		func(part train.Score) {
 			part.Counts = counts
 			add(part)

@@ -96,11 +96,13 @@ func (t *Task) Evaluates() bool { return t.cfg.Evaluation != nil }
 // EvalData implements train.Task.
 func (t *Task) EvalData() int64 { return t.cfg.EvalData }
 
-// Sample generates a text. The draws depend only on the Writer's seed and the step.
+// Sample generates a text.
 func (t *Task) Sample(ctx context.Context, step int64) (string, error) {
-	w := *t.cfg.Writer
-	w.how.Seed += uint64(step)
-	return w.Write(ctx, t.Model)
+	g, err := t.NewGenerator()
+	if err != nil {
+		return "", err
+	}
+	return t.cfg.Writer.At(step).Write(ctx, g)
 }
 
 // Open implements train.Task.

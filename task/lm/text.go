@@ -27,17 +27,26 @@ func NewWriter(
 	return &Writer{v, t.Unit, ids, firstToken(v, t.Unit), tokens, how}, err
 }
 
-// Write returns the prefix and the generated text. If ctx's deadline passes, the text is shorter.
-func (w Writer) Write(ctx context.Context, m *model.Model) (string, error) {
+// At returns the writer of a step's sample, whose draws depend on its seed and the step alone.
+func (w Writer) At(step int64) Writer {
+	w.how.Seed += uint64(step)
+	return w
+}
+
+// Generator continues tokens: a model.Generator or a model.LabelGenerator.
+type Generator interface {
+	Generate(ctx context.Context, prefix []int32, n int, how model.Sampling) ([]int32, error)
+	Close()
+}
+
+// Write returns the prefix and the text that g generates, and closes g. If ctx's deadline passes,
+// the text is shorter.
+func (w Writer) Write(ctx context.Context, g Generator) (string, error) {
+	defer g.Close()
 	read := w.prefix
 	if len(read) == 0 {
 		read = []int32{w.first}
 	}
-	g, err := m.NewGenerator()
-	if err != nil {
-		return "", err
-	}
-	defer g.Close()
 	next, err := g.Generate(ctx, read, w.tokens, w.how)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return "", err

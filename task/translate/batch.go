@@ -54,7 +54,7 @@ func (t *Task) fill(ctx context.Context, d *example.Data, at train.Span, b *batc
 	}
 	lanes := at.Lanes.Count
 	in := &b.in
-	in.SourceSteps, in.TargetSteps = d.Batches.Steps(at.Segment)+1,
+	in.SourceSteps, in.TargetSteps = t.marks.steps(d.Batches.Steps(at.Segment)),
 		d.Batches.TargetSteps(at.Segment)+1
 	in.Source = b.source[:in.SourceSteps*lanes]
 	in.Inputs, in.Targets = b.inputs[:in.TargetSteps*lanes], b.labels[:in.TargetSteps*lanes]
@@ -75,7 +75,7 @@ func (t *Task) fill(ctx context.Context, d *example.Data, at train.Span, b *batc
 			return fmt.Errorf("example %d: %w", number, err)
 		}
 		b.pairs[lane] = p
-		in.SourceLengths[lane] = int32(len(p.source) + 1)
+		in.SourceLengths[lane] = int32(t.marks.steps(len(p.source)))
 		t.marks.writeSource(in.Source, p.source, lane, lanes)
 		in.Inputs[lane] = t.marks.begin
 		for i, id := range p.target {
@@ -86,10 +86,12 @@ func (t *Task) fill(ctx context.Context, d *example.Data, at train.Span, b *batc
 	return nil
 }
 
-// writeSource writes a source and its end to column lane of dst: [steps, lanes].
+// writeSource writes a source and its end, if it has one, to column lane of dst: [steps, lanes].
 func (m marks) writeSource(dst, source []int32, lane, lanes int) {
 	for i, id := range source {
 		dst[i*lanes+lane] = id
 	}
-	dst[len(source)*lanes+lane] = m.sourceEnd
+	if m.sourceEnd != 0 {
+		dst[len(source)*lanes+lane] = m.sourceEnd
+	}
 }

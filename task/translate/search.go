@@ -74,7 +74,7 @@ type candidate struct {
 	log    float64
 }
 
-// NewSearcher makes a searcher. Close frees it.
+// NewSearcher makes a searcher. source is nil if the sources are vectors. Close frees it.
 func NewSearcher(
 	m *model.Translator, source, target *corpus.Vocabulary, cfg SearchConfig,
 ) (*Searcher, error) {
@@ -89,7 +89,7 @@ func newSearcher(m *model.Translator, marks marks, cfg SearchConfig) (*Searcher,
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	d, err := m.NewDecoder(cfg.Source+1, cfg.Sentences*cfg.Beam)
+	d, err := m.NewDecoder(marks.steps(cfg.Source), cfg.Sentences*cfg.Beam)
 	if err != nil {
 		return nil, err
 	}
@@ -147,8 +147,8 @@ func (s *Searcher) encode(sources [][]int32) error {
 	rows, K, steps := len(s.previous), s.cfg.Beam, 1
 	lengths := make([]int32, rows)
 	for i, source := range sources {
-		lengths[i*K] = int32(len(source) + 1)
-		steps = max(steps, len(source)+1)
+		n := s.marks.steps(len(source))
+		lengths[i*K], steps = int32(n), max(steps, n)
 	}
 	padded := make([]int32, steps*rows)
 	for i, source := range sources {

@@ -65,7 +65,8 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
 	t := s.task
 	searcher := searchWith(s.decoder, t.Config().TargetVocab, t.marks, SearchConfig{
-		Sentences: lanes.Count, Beam: 1, Source: t.source - 1, Target: t.target - 1})
+		Sentences: lanes.Count, Beam: 1, Source: t.source - t.marks.steps(0),
+		Target: t.target - 1})
 	return t.score(ctx, t.Evaluation, s.TranslationPass, searcher, lanes, add,
 		func(pair, []int32) {})
 }
@@ -123,7 +124,7 @@ func Measure(
 		return all, nil, err
 	}
 	d := example.Data{Set: set, Batches: batches}
-	t, err := New(m, Config{Training: d})
+	t, err := New(m, Config{Training: d, Vectors: m.Config().Vectors > 0})
 	if err != nil {
 		return all, nil, err
 	}

@@ -27,6 +27,7 @@ const (
 // Config is a task's data.
 type Config struct {
 	Training   example.Data  // of examples.Pairs, whose vocabularies have Begin and End
+	Vectors    bool          // of examples.Described: sources are rows, and have no End
 	Evaluation *example.Data // nil: no evaluation
 	EvalData   int64         // see train.Task
 	Ledger     ahead.Ledger
@@ -38,21 +39,24 @@ type Task struct {
 	*model.Translator
 	example.Base
 	marks marks
-	// source and target are the tokens of the longest source and target, with their ends.
+	// source and target are the steps of the longest source and target, with their ends.
 	source, target int
 	sampling       Sampling
 }
 
-// marks are the ids of Begin and End.
+// marks are the ids of Begin and End. sourceEnd is 0 if sources have no end: vectors.
 type marks struct{ sourceEnd, begin, end int32 }
 
-// newMarks looks the marks up.
+// newMarks looks the marks up. A nil source has none.
 func newMarks(source, target *corpus.Vocabulary) (m marks, err error) {
 	for _, look := range []struct {
 		in   *corpus.Vocabulary
 		mark string
 		id   *int32
 	}{{source, End, &m.sourceEnd}, {target, Begin, &m.begin}, {target, End, &m.end}} {
+		if look.in == nil {
+			continue
+		}
 		if *look.id = look.in.ID(look.mark); *look.id == 0 {
 			return m, fmt.Errorf("a vocabulary without %s", look.mark)
 		}
@@ -60,18 +64,31 @@ func newMarks(source, target *corpus.Vocabulary) (m marks, err error) {
 	return m, nil
 }
 
+// steps is how many steps a source of so many tokens takes.
+func (m marks) steps(source int) int {
+	if m.sourceEnd == 0 {
+		return source
+	}
+	return source + 1
+}
+
 // New makes a task. The caller keeps the translator and closes it.
 func New(m *model.Translator, c Config) (*Task, error) {
 	set := c.Training.Set
-	marks, err := newMarks(set.Vocabulary(), set.TargetVocabulary())
+	source := set.Vocabulary()
+	if c.Vectors {
+		source = nil
+	}
+	marks, err := newMarks(source, set.TargetVocabulary())
 	if err != nil {
 		return nil, err
 	}
 	t := &Task{Translator: m, Base: example.Base{Training: c.Training, Evaluation: c.Evaluation,
 		EvalID: c.EvalData, Ledger: c.Ledger}, marks: marks,
-		sampling: c.Sampling, source: set.Longest() + 1, target: set.LongestTarget() + 1}
+		sampling: c.Sampling, source: marks.steps(set.Longest()),
+		target: set.LongestTarget() + 1}
 	if c.Evaluation != nil {
-		t.source = max(t.source, c.Evaluation.Set.Longest()+1)
+		t.source = max(t.source, marks.steps(c.Evaluation.Set.Longest()))
 		t.target = max(t.target, c.Evaluation.Set.LongestTarget()+1)
 	}
 	return t, nil
@@ -91,6 +108,9 @@ func targets(d *example.Data, segment int64, lanes train.Lanes) int64 {
 
 // Tokens implements train.Task: those of the sources and the targets, with their ends.
 func (t *Task) Tokens(segment int64, lanes train.Lanes) int64 {
+	if t.marks.sourceEnd == 0 { // sources are no tokens
+		return t.Targets(segment, lanes)
+	}
 	return t.Base.Tokens(segment, lanes) + present(&t.Training, segment, lanes) +
 		t.Targets(segment, lanes)
 }

@@ -9,6 +9,7 @@ import "C"
 type Graph struct {
 	context *Context
 	exec    C.CUgraphExec
+	Nodes   int // kernels, copies and fills
 }
 
 // BeginCapture makes the stream keep the work that it is given, and do none of it. The mode is
@@ -31,6 +32,11 @@ func (s *Stream) EndCapture() (*Graph, error) {
 		}
 		graph := C.CUgraph(kept.it)
 		defer C.cuGraphDestroy(graph)
+		var nodes C.size_t
+		if err := failed("cuGraphGetNodes", C.cuGraphGetNodes(graph, nil, &nodes)); err != nil {
+			return err
+		}
+		g.Nodes = int(nodes)
 		made := C.rondo_instantiate(graph)
 		g.exec = C.CUgraphExec(made.it)
 		return failed("cuGraphInstantiateWithFlags", made.result)

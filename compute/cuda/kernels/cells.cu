@@ -189,10 +189,10 @@ DEVICE void peephole_step(float *act, const float *rec, const float *bias, const
     for (int k = 0; k < W; k++) {
         i.at[k] = sigmoid(i.at[k] + pi.at[k] * c0.at[k]);
         f.at[k] = sigmoid(f.at[k] + pf.at[k] * c0.at[k]);
-        g.at[k] = tanhf(g.at[k]);
+        g.at[k] = tanh(g.at[k]);
         c.at[k] = f.at[k] * c0.at[k] + i.at[k] * g.at[k];
         o.at[k] = sigmoid(o.at[k] + po.at[k] * c.at[k]);
-        h.at[k] = o.at[k] * tanhf(c.at[k]);
+        h.at[k] = o.at[k] * tanh(c.at[k]);
     }
     store(act, i);
     store(act + H, f);
@@ -233,7 +233,7 @@ DEVICE void peephole_backstep(float *act, const float *peephole, const float *be
     values<W> dh = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
     values<W> d = load_or_zero<W>(dc_later, p.state);
     for (int k = 0; k < W; k++) {
-        const float gi = i.at[k], gf = f.at[k], gg = g.at[k], go = o.at[k], tc = tanhf(c.at[k]);
+        const float gi = i.at[k], gf = f.at[k], gg = g.at[k], go = o.at[k], tc = tanh(c.at[k]);
         o.at[k] = dh.at[k] * tc * go * (1 - go);
         const float all = d.at[k] + dh.at[k] * go * (1 - tc * tc) + po.at[k] * o.at[k];
         i.at[k] = all * gg * gi * (1 - gi);
@@ -405,7 +405,7 @@ DEVICE void candidate_step(float *act, const float *rec, const float *bias, cons
     values<W> n = load<W>(act + 2 * H) + load<W>(rec + p.state) + load<W>(bias + 2 * H + p.unit);
     values<W> z = load<W>(act + H), h = load<W>(before + p.state);
     for (int k = 0; k < W; k++) {
-        n.at[k] = tanhf(n.at[k]);
+        n.at[k] = tanh(n.at[k]);
         h.at[k] = (1 - z.at[k]) * n.at[k] + z.at[k] * h.at[k];
     }
     store(act + 2 * H, n);

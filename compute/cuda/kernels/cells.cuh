@@ -4,11 +4,27 @@
 // leaves the gradients of the sums.
 #pragma once
 
+#include "../../cells_gen.h"
 #include "rounding.cuh"
 
 namespace cells {
 
-DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+constexpr float kLog2E = 1.44269504f;
+
+// 1/(1 + e^-x), with an absolute error of at most 3e-7. Neither function has branches.
+DEVICE float sigmoid(float x) { return reciprocal_approx(1.0f + exp2_approx(-kLog2E * x)); }
+
+// tanh(x), with a relative error of at most 6e-7: 1 - 2/(1 + e^2|x|), which loses digits near zero,
+// where it is a polynomial, a minimax one of tanh(x)/x in x^2.
+DEVICE float tanh(float x)
+{
+    const float e = exp2_approx(2 * kLog2E * fabsf(x)), s = x * x;
+    const float far = fmaf(-2.0f, reciprocal_approx(1.0f + e), 1.0f);
+    float p = fmaf(s, 0.0179887444f, -0.0533871106f);
+    p = fmaf(s, p, 0.133304765f);
+    p = fmaf(s, p, -0.333333111f);
+    return fabsf(x) < 0.5f ? fmaf(s * p, x, x) : copysignf(far, x);
+}
 
 // W neighbouring values of a row: 1, or 4 that begin on a 16-byte boundary.
 template <int W> struct values {
@@ -87,7 +103,7 @@ DEVICE float rnn_forward(float x, bool relu)
 {
     if (relu)
         return x < 0 ? 0 : x;
-    return tanhf(x);
+    return tanh(x);
 }
 
 DEVICE float rnn_backward(float h, float dh, bool relu)
@@ -102,17 +118,17 @@ DEVICE void lstm_forward(float &i, float &f, float &g, float &o, float before, f
 {
     i = sigmoid(i);
     f = sigmoid(f);
-    g = tanhf(g);
+    g = tanh(g);
     o = sigmoid(o);
     c = f * before + i * g;
-    h = o * tanhf(c);
+    h = o * tanh(c);
 }
 
 // dc: in, the gradient of c_t; out, of c_{t-1}.
 DEVICE void lstm_backward(float &i, float &f, float &g, float &o, float before, float c, float dh,
                           float &dc)
 {
-    const float tc = tanhf(c), gi = i, gf = f, gg = g, go = o;
+    const float tc = tanh(c), gi = i, gf = f, gg = g, go = o;
     const float d = dc + dh * go * (1 - tc * tc);
     i = d * gg * gi * (1 - gi);
     f = d * before * gf * (1 - gf);
@@ -126,7 +142,7 @@ DEVICE void gru_forward(float &r, float &z, float &n, float q, float before, flo
 {
     r = sigmoid(r);
     z = sigmoid(z);
-    n = tanhf(n + r * q);
+    n = tanh(n + r * q);
     h = (1 - z) * n + z * before;
 }
 
@@ -139,6 +155,41 @@ DEVICE void gru_backward(float &r, float &z, float &n, float &q, float before, f
     z = dh * (before - gn) * gz * (1 - gz);
     q = n * gr;
     dh *= gz;
+}
+
+// A cell as a type, so that the code of a persistent kernel's step is made for each, without the
+// branches of the others. It has its row of the table of cells.
+template <int Gates, int States, int Kept> struct row {
+    static constexpr int gates = Gates, states = States, kept = Kept;
+    static constexpr bool gated = Gates > 1; // h' depends on h, or c, besides the product
+};
+#define RONDO_CELL_TYPE(name, gates, states, kept, peepholes) \
+    struct name##_cell : row<gates, states, kept> {           \
+        static constexpr int number = name;                   \
+    };
+RONDO_CELLS(RONDO_CELL_TYPE)
+
+// gates_of is a cell's gates.
+DEVICE int gates_of(int number)
+{
+#define RONDO_GATES_OF(name, gates, states, kept, peepholes) gates,
+    constexpr int all[] = {RONDO_CELLS(RONDO_GATES_OF)};
+    return all[number];
+}
+
+// with calls f with the cell of a number. The cells that are not here take a product a step.
+template <class F> DEVICE void with(int number, const F &f)
+{
+    switch (number) {
+    case LSTM:
+        return f(LSTM_cell());
+    case GRU:
+        return f(GRU_cell());
+    case RNN:
+        return f(RNN_cell());
+    case RNN_RELU:
+        return f(RNN_RELU_cell());
+    }
 }
 
 } // namespace cells

@@ -24,6 +24,20 @@ DEVICE unsigned char *shared_memory() {
 	return reinterpret_cast<unsigned char *>(dynamic_shared_memory);
 }
 
+// exp2_approx is 2^x within 2 units in the last place, reciprocal_approx 1/x within one; what is
+// below the normal numbers counts as zero. Each is one instruction.
+DEVICE float exp2_approx(float x) {
+	float result;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+	return result;
+}
+
+DEVICE float reciprocal_approx(float x) {
+	float result;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+	return result;
+}
+
 // relax stands in every loop that waits for another block.
 DEVICE void relax() {}
 
@@ -41,6 +55,15 @@ DEVICE float from_bits(uint32_t value) { return __uint_as_float(value); }
 
 DEVICE bool is_finite(double value) { return value - value == 0; }
 
+// any_to_bf16 is to_bf16 for modules of which one file serves all GPUs.
+DEVICE uint16_t any_to_bf16(float value) {
+	uint32_t u = bits(value);
+	if ((u & 0x7fffffffu) > 0x7f800000u) {
+		return 0x7fff;
+	}
+	return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+
 // to_bf16 rounds to the nearest, ties to even. Every NaN becomes 0x7fff, as in the instruction.
 DEVICE uint16_t to_bf16(float value) {
 #if __CUDA_ARCH__ >= 800
@@ -48,11 +71,7 @@ DEVICE uint16_t to_bf16(float value) {
 	asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(result) : "f"(value));
 	return result;
 #else
-	uint32_t u = bits(value);
-	if ((u & 0x7fffffffu) > 0x7f800000u) {
-		return 0x7fff;
-	}
-	return static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+	return any_to_bf16(value);
 #endif
 }
 

@@ -299,14 +299,14 @@ KERNEL_BOUNDS(head_few_gradient, kThreads, 2, int N, int H, int V, int chunk, co
 }
 
 // dw: [V, H] and db: [V] or null, from the parts of so many blocks; the first block of this kernel
-// adds their losses. Blocks of sums::kColumns x sums::kParts threads.
+// adds their losses, also for the host's memory. Blocks of sums::kColumns x sums::kParts threads.
 KERNEL(head_few_sum, int blocks, int H, int V, const float *parts, const double *losses, float *dw,
-       float *db, double *total)
+       float *db, double *total, double *host)
 {
     if (blockIdx.x == 0) {
         const double sum = sums::sum_doubles(losses, blocks, (double *)shared_memory());
         if (threadIdx.x == 0)
-            *total = sum;
+            *host = *total = sum;
         return;
     }
     const int wide = (H + 3) / 4 * 4;

@@ -274,12 +274,15 @@ DEVICE double sum_parts(int64_t n, double *partial)
     return sum;
 }
 
-// *total = that sum, by one block.
-KERNEL(flat_sum_parts, int64_t n, double *partial, double *total)
+// *total = that sum, by one block; *host, of the host's memory, too, unless it is null.
+KERNEL(flat_sum_parts, int64_t n, double *partial, double *total, double *host)
 {
     const double sum = sum_parts(n, partial);
-    if (threadIdx.x == 0)
-        *total = sum;
+    if (threadIdx.x > 0)
+        return;
+    *total = sum;
+    if (host)
+        *host = sum;
 }
 
 // compute.Clip, and the part of the loss that the host knows.
@@ -297,8 +300,10 @@ struct verdict {
 
 // *out = the verdict on a gradient whose blocks' sums of squares are partial: [n], by one block.
 // loss is the rest of the loss, or null: where their sum is not below its limit, the norm is no
-// number. Roots and quotients are rounded as a processor does, and no product is added to.
-KERNEL(flat_judge, int64_t n, double *partial, const limits *by, const double *loss, verdict *out)
+// number. Roots and quotients are rounded as a processor does, and no product is added to. The norm
+// goes to the host's memory, too.
+KERNEL(flat_judge, int64_t n, double *partial, const limits *by, const double *loss, verdict *out,
+       double *host)
 {
     const double sum = sum_parts(n, partial);
     if (threadIdx.x > 0)
@@ -309,7 +314,7 @@ KERNEL(flat_judge, int64_t n, double *partial, const limits *by, const double *l
     const bool limited = by->limit > 0;
     if (limited && !by->by_value && norm > by->limit)
         factor *= by->limit / norm;
-    out->norm = norm;
+    *host = out->norm = norm;
     out->factor = (float)factor;
     out->bound = limited && by->by_value ? (float)by->limit : INFINITY;
 }
@@ -326,12 +331,12 @@ KERNEL(flat_clip, int64_t n, float *x, const verdict *by)
     });
 }
 
-// *total = the sum of n numbers, by one block.
-KERNEL(flat_sum_doubles, int64_t n, const double *x, double *total)
+// *total = the sum of n numbers, by one block; *host, of the host's memory, too.
+KERNEL(flat_sum_doubles, int64_t n, const double *x, double *total, double *host)
 {
     const double sum = sums::sum_doubles(x, n, (double *)shared_memory());
     if (threadIdx.x == 0)
-        *total = sum;
+        *host = *total = sum;
 }
 
 // out = the column sums of x: [rows, columns], for each slab of blockIdx.y that has slab rows:

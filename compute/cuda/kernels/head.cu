@@ -24,24 +24,38 @@ DEVICE float block_max(float value, float *between)
 template <int N> struct alignas(4 * N) some {
     float v[N];
 };
+template <int N> struct alignas(2 * N) some_halves {
+    uint16_t v[N];
+};
 
 // losses[row] = -log softmax(logits + bias)[target], 0 without a target, which is negative; logits:
 // [rows, V]; bias: [V] or null. With GRADIENT the targets are smoothed, as compute.Output says, and
-// the row becomes scale (softmax - (1-smoothing) onehot(target) - smoothing/V), or zeros. A NaN
-// among the logits reaches the sum, and with it the loss and all of the gradient. Shared memory:
-// two numbers of every warp, then, if CACHED, the row. A thread takes N neighbouring numbers at a
-// time, into whose groups a row is cut.
+// the row becomes scale (softmax - (1-smoothing) onehot(target) - smoothing/V), or zeros; in
+// bfloat16, too, in halves, unless that is null. A NaN among the logits reaches the sum, and with
+// it the loss and all of the gradient.
+// Shared memory: two numbers of every warp, then, if CACHED, the row. A thread takes N neighbouring
+// numbers at a time, into whose groups a row is cut.
 template <bool GRADIENT, bool CACHED, int N>
 DEVICE void cross_entropy(int V, float *logits, const float *bias, const int *targets, float scale,
-                          float smoothing, double *losses)
+                          float smoothing, double *losses, uint16_t *halves)
 {
     const int64_t row = blockIdx.x;
     const int target = targets[row], groups = V / N, threads = blockDim.x;
     some<N> *x = (some<N> *)(logits + row * V);
+    const auto write = [=](int i, const some<N> &gradient) {
+        x[i] = gradient;
+        if (halves) {
+            some_halves<N> rounded;
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                rounded.v[k] = any_to_bf16(gradient.v[k]);
+            ((some_halves<N> *)(halves + row * V))[i] = rounded;
+        }
+    };
     if (target < 0) {
         if (GRADIENT)
             for (int i = threadIdx.x; i < groups; i += threads)
-                x[i] = some<N>{};
+                write(i, some<N>{});
         if (threadIdx.x == 0)
             losses[row] = 0;
         return;
@@ -101,27 +115,30 @@ DEVICE void cross_entropy(int V, float *logits, const float *bias, const int *ta
             if (i * N + k == target)
                 p.v[k] -= scale * (1 - smoothing);
         }
-        x[i] = p;
+        write(i, p);
     }
 }
 
 // The same in fours where every row and the bias begin on 16 bytes.
 template <bool GRADIENT, bool CACHED>
 DEVICE void cross_entropy_in_fours(int V, float *logits, const float *bias, const int *targets,
-                                   float scale, float smoothing, double *losses)
+                                   float scale, float smoothing, double *losses,
+                                   uint16_t *halves)
 {
     if (V % 4 == 0 && (((uintptr_t)logits | (uintptr_t)bias) & 15) == 0)
-        cross_entropy<GRADIENT, CACHED, 4>(V, logits, bias, targets, scale, smoothing, losses);
+        cross_entropy<GRADIENT, CACHED, 4>(V, logits, bias, targets, scale, smoothing, losses,
+                                           halves);
     else
-        cross_entropy<GRADIENT, CACHED, 1>(V, logits, bias, targets, scale, smoothing, losses);
+        cross_entropy<GRADIENT, CACHED, 1>(V, logits, bias, targets, scale, smoothing, losses,
+                                           halves);
 }
 
 #define CROSS_ENTROPY(name, gradient, cached)                                                     \
     KERNEL(name, int V, float *logits, const float *bias, const int *targets, float scale,        \
-           float smoothing, double *losses)                                                       \
+           float smoothing, double *losses, uint16_t *halves)                                     \
     {                                                                                             \
         cross_entropy_in_fours<gradient, cached>(V, logits, bias, targets, scale, smoothing,      \
-                                                 losses);                                         \
+                                                 losses, halves);                                 \
     }
 
 CROSS_ENTROPY(head_loss, false, false)

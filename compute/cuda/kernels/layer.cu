@@ -16,21 +16,31 @@ DEVICE bool aligned(const float *to, const float *from)
     return (((uintptr_t)to | (uintptr_t)from) & 15) == 0;
 }
 
-// Up to three copies, one for each y of the grid: n floats each, which may be none. 8 bytes a
-// float.
+// n floats from a place to another; zeros if it is null.
+struct copied {
+    float *to;
+    const float *from;
+    int64_t n;
+};
+
+// Up to four copies, one for each y of the grid. 8 bytes a float, 4 a zero.
 KERNEL(layer_copy, float *to0, const float *from0, int64_t n0, float *to1, const float *from1,
-       int64_t n1, float *to2, const float *from2, int64_t n2)
+       int64_t n1, float *to2, const float *from2, int64_t n2, float *to3, const float *from3,
+       int64_t n3)
 {
-    float *to = blockIdx.y == 0 ? to0 : blockIdx.y == 1 ? to1 : to2;
-    const float *from = blockIdx.y == 0 ? from0 : blockIdx.y == 1 ? from1 : from2;
-    const int64_t n = blockIdx.y == 0 ? n0 : blockIdx.y == 1 ? n1 : n2;
+    const copied low = blockIdx.y == 0 ? copied{to0, from0, n0} : copied{to1, from1, n1};
+    const copied high = blockIdx.y == 2 ? copied{to2, from2, n2} : copied{to3, from3, n3};
+    const copied of = blockIdx.y < 2 ? low : high;
+    float *to = of.to;
+    const float *from = of.from;
+    const int64_t n = of.n;
     const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     const int64_t stride = (int64_t)gridDim.x * blockDim.x;
     const int64_t fours = aligned(to, from) ? n / 4 : 0;
     for (int64_t i = first; i < fours; i += stride)
-        ((float4 *)to)[i] = ((const float4 *)from)[i];
+        ((float4 *)to)[i] = from ? ((const float4 *)from)[i] : make_float4(0, 0, 0, 0);
     for (int64_t i = 4 * fours + first; i < n; i += stride)
-        to[i] = from[i];
+        to[i] = from ? from[i] : 0;
 }
 
 // to[i, j] = from[i, j] for i < rows, j < columns, in rows of to_pitch and from_pitch floats.

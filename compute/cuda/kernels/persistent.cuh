@@ -16,7 +16,6 @@
 // cooperative grid, so that all run at once, and none waits for a later step: each wait ends.
 #pragma once
 
-#include "../../cells_gen.h"
 #include "mma.cuh"
 
 namespace persistent {
@@ -210,19 +209,34 @@ DEVICE bool missing(const uint4 &x) { return min(min(x.x, x.y), min(x.z, x.w)) =
 // what publish writes for one that is none is 0x7fff...
 DEVICE uint4 inverted(const uint4 &x) { return make_uint4(~x.x, ~x.y, ~x.z, ~x.w); }
 
-// publish writes x as element k of a lane to a tile of the exchange, where wanted. All lanes of a
-// warp call it; thread i and i^1, of even i, have elements k and k+1 of one lane.
-template <class Operand>
-DEVICE void publish(uint4 *tile, int lane, int k, float x, bool wanted) {
-	uint32_t word = x == x ? Operand::round(x) : Operand::kPerWord == 2 ? 0x7fffu : 0x7fffffffu;
-	if (Operand::kPerWord == 2) {
-		word |= __shfl_xor_sync(kWarp, word, 1) << 16;
+// publish writes x[0] as element k of a lane to a tile of the exchange, where wanted, and x[1] and
+// on to the same element so many columns on each. All lanes of a warp call it; thread i and i^1, of
+// even i, have elements k and k+1 of one lane.
+template <class Operand, int N>
+DEVICE void publish(
+	uint4 *tile, int lane, int k, const float (&x)[N], int columns_apart, bool wanted) {
+	uint32_t words[N];
+#pragma unroll
+	for (int i = 0; i < N; i++) {
+		words[i] =
+			x[i] == x[i] ? Operand::round(x[i]) : Operand::kPerWord == 2 ? 0x7fffu : 0x7fffffffu;
+	}
+	if (Operand::kPerWord == 2) { // all on their way at once
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			words[i] |= __shfl_xor_sync(kWarp, words[i], 1) << 16;
+		}
 		wanted = wanted && k % 2 == 0;
 	}
 	const int at = k / Operand::kPerWord;
+	uint4 *column = tile + at / kWords * kColumn;
 	if (wanted) {
-		uint32_t *column = reinterpret_cast<uint32_t *>(tile + at / kWords * kColumn);
-		poke(column + lane * kWords + at % kWords, ~word);
+#pragma unroll
+		for (int i = 0; i < N; i++) {
+			poke(reinterpret_cast<uint32_t *>(column + i * columns_apart * kColumn) +
+					lane * kWords + at % kWords,
+				~words[i]);
+		}
 	}
 }
 
@@ -475,10 +489,5 @@ template <class Operand, int MT, int InRegisters> struct held {
 // spread is the i-th lane of a tile in an order in which those that a warp has lie in other banks
 // of partial: 0, 4, 2, 6, 1, 5, 3, 7.
 DEVICE int spread(int i) { return (i & 8) | (i & 1) << 2 | (i & 2) | (i & 4) >> 2; }
-
-// The cells that these kernels have: the others take a product a step.
-DEVICE int gates_of(int cell) { return cell == LSTM ? LSTM_GATES : cell == GRU ? GRU_GATES : 1; }
-static_assert(RNN_GATES == 1 && RNN_RELU_GATES == 1, "gates_of");
-static_assert(RNN < GRU && RNN_RELU < GRU && GRU < LSTM, "from GRU on there are several gates");
 
 } // namespace persistent

@@ -23,7 +23,7 @@ struct backward_pass {
 	float *carry;
 	uint4 *exchange;
 	watch watching;
-	int kind, T, B, H, passes;
+	int kind, T, B, H, passes, gates;
 
 	// tile is what the blocks hand each other for a step and tile, which has so many columns.
 	DEVICE uint4 *tile(int t, int number, int columns) const {
@@ -39,7 +39,7 @@ struct backward_rows {
 
 	template <int N> DEVICE void read(float (&x)[N], int row, int k) const {
 		const int H = pass.H, unit = first + row, gate = k / wide, from = k % wide;
-		const bool inside = unit < H && gate < gates_of(pass.kind);
+		const bool inside = unit < H && gate < pass.gates;
 		const float *at = pass.hh + (gate * H + from) * H + unit;
 #pragma unroll
 		for (int i = 0; i < N; i++) {
@@ -57,23 +57,24 @@ struct backward_item {
 	float carry;    // LSTM: of the cell; GRU: of the state, but for the product
 
 	// fetch only loads: a sum here would wait for memory before the gradients are looked for.
-	DEVICE void fetch(const backward_pass &p, int t, int lane, int unit) {
+	template <class Cell>
+	DEVICE void fetch(const backward_pass &p, int t, int lane, int unit, Cell) {
 		const int row = t * p.B + lane, state = row * p.H + unit, own = lane * p.H + unit;
-		const float *from = p.act + row * gates_of(p.kind) * p.H + unit;
-		const bool last = t == p.T - 1;
+		const float *from = p.act + row * Cell::gates * p.H + unit;
 		dh = p.dy[state];
-		gates[0] = from[0];
-		if (p.kind >= GRU) {
-			gates[1] = from[p.H];
-			gates[2] = from[2 * p.H];
-			before = (p.kind == LSTM ? p.cell : p.h)[state];
-			const float *rest = !last ? p.carry : p.kind == LSTM ? p.dout_c : nullptr;
+#pragma unroll
+		for (int g = 0; g < Cell::gates; g++) {
+			gates[g] = from[g * p.H];
+		}
+		if (Cell::gated) {
+			before = (Cell::states == 2 ? p.cell : p.h)[state];
+			const float *last = Cell::states == 2 ? p.dout_c : nullptr;
+			const float *rest = t < p.T - 1 ? p.carry : last;
 			carry = rest ? rest[own] : 0;
 		}
-		if (p.kind == LSTM) {
-			gates[3] = from[3 * p.H];
+		if (Cell::states == 2) {
 			after = p.cell[state + p.B * p.H];
-		} else if (p.kind == GRU) {
+		} else if (Cell::kept == 1) {
 			gates[3] = p.q[state];
 		}
 	}
@@ -81,46 +82,46 @@ struct backward_item {
 	// step takes gates to the gradients of the input side's sums; GRU's last becomes that of q.
 	// later is from the loss of later steps. dh (GRU) and carry (LSTM) become what the step before
 	// takes up.
-	DEVICE void step(const backward_pass &p, float later) {
-		dh += p.kind == GRU ? carry + later : later;
-		if (p.kind == LSTM) {
-			cells::lstm_backward(
-				gates[0], gates[1], gates[2], gates[3], before, after, dh, carry);
-		} else if (p.kind == GRU) {
-			cells::gru_backward(gates[0], gates[1], gates[2], gates[3], before, dh);
-		} else {
-			gates[0] = cells::rnn_backward(gates[0], dh, p.kind == RNN_RELU);
-		}
+	DEVICE void step(float later, cells::LSTM_cell) {
+		dh += later;
+		cells::lstm_backward(gates[0], gates[1], gates[2], gates[3], before, after, dh, carry);
+	}
+	DEVICE void step(float later, cells::GRU_cell) {
+		dh += carry + later;
+		cells::gru_backward(gates[0], gates[1], gates[2], gates[3], before, dh);
+	}
+	template <class RNN> DEVICE void step(float later, RNN) {
+		gates[0] = cells::rnn_backward(gates[0], dh + later, RNN::number == RNN_RELU);
 	}
 
 	// hand_on publishes the gradients of the recurrent side's sums, zeros where there is no unit.
-	template <class Operand>
-	DEVICE void hand_on(const backward_pass &p, uint4 *tile, int place, int unit, int wide,
-		bool inside, bool wanted) const {
+	// A gate has so many columns of the tile.
+	template <class Operand, class Cell>
+	DEVICE void hand_on(
+		uint4 *tile, int place, int unit, int columns, bool inside, bool wanted, Cell) const {
+		float own[Cell::gates];
 #pragma unroll
-		for (int g = 0; g < 4; g++) {
-			if (g < gates_of(p.kind)) {
-				const float own = p.kind == GRU && g == 2 ? gates[3] : gates[g];
-				publish<Operand>(tile, place, g * wide + unit, inside ? own : 0, wanted);
-			}
+		for (int g = 0; g < Cell::gates; g++) {
+			own[g] = !inside ? 0 : Cell::number == GRU && g == 2 ? gates[3] : gates[g];
 		}
+		publish<Operand>(tile, place, unit, own, columns, wanted);
 	}
 
-	DEVICE void write(const backward_pass &p, int t, int lane, int unit) const {
+	template <class Cell>
+	DEVICE void write(const backward_pass &p, int t, int lane, int unit, Cell) const {
 		const int row = t * p.B + lane, state = row * p.H + unit, own = lane * p.H + unit;
-		float *to = p.act + row * gates_of(p.kind) * p.H + unit;
-		to[0] = gates[0];
-		if (p.kind >= GRU) {
-			to[p.H] = gates[1];
-			to[2 * p.H] = gates[2];
-			p.carry[own] = p.kind == LSTM ? carry : dh;
+		float *to = p.act + row * Cell::gates * p.H + unit;
+#pragma unroll
+		for (int g = 0; g < Cell::gates; g++) {
+			to[g * p.H] = gates[g];
 		}
-		if (p.kind == LSTM) {
-			to[3 * p.H] = gates[3];
-			if (t == 0 && p.dstate_c) {
-				p.dstate_c[own] = carry;
-			}
-		} else if (p.kind == GRU) {
+		if (Cell::gated) {
+			p.carry[own] = Cell::states == 2 ? carry : dh;
+		}
+		if (Cell::states == 2 && t == 0 && p.dstate_c) {
+			p.dstate_c[own] = carry;
+		}
+		if (Cell::kept == 1) {
 			p.q[state] = gates[3];
 		}
 	}
@@ -132,7 +133,7 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 	const int end = min(first + p.passes, (p.B + kTile - 1) / kTile); // of the group's tiles
 	const int local = threadIdx.x % units, unit = blockIdx.x * units + local;
 	const int wide = gridDim.x * units;
-	const int columns = gates_of(p.kind) * wide / (kWords * Operand::kPerWord);
+	const int of_gate = wide / (kWords * Operand::kPerWord), columns = p.gates * of_gate;
 	const int last = p.dstate_h ? -1 : 0; // the step before the first is the initial state's
 
 	held<Operand, MT, InRegisters> weights;
@@ -141,13 +142,23 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 	for (int t = p.T - 1; t >= last; t--) {
 		for (int number = first; number < end; number++) {
 			backward_item items[MT];
+			int places[MT], lanes[MT];
+			bool inside[MT];
 #pragma unroll
 			for (int i = 0; i < MT; i++) {
-				const int place = spread(threadIdx.x / units + apart * i);
-				const int lane = number * kTile + place;
-				if (t >= 0 && lane < p.B && unit < p.H) {
-					items[i].fetch(p, t, lane, unit);
-				}
+				places[i] = spread(threadIdx.x / units + apart * i);
+				lanes[i] = number * kTile + places[i];
+				inside[i] = lanes[i] < p.B && unit < p.H;
+			}
+			if (t >= 0) {
+				cells::with(p.kind, [&](auto cell) {
+#pragma unroll
+					for (int i = 0; i < MT; i++) {
+						if (inside[i]) {
+							items[i].fetch(p, t, lanes[i], unit, cell);
+						}
+					}
+				});
 			}
 			// What comes next has a product unless it is of the last step, too.
 			const bool ends = number + 1 == end;
@@ -162,34 +173,43 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 				}
 				__syncthreads();
 			}
+			float later[MT]; // from the loss of later steps
 #pragma unroll
 			for (int i = 0; i < MT; i++) {
-				const int place = spread(threadIdx.x / units + apart * i);
-				const int lane = number * kTile + place;
-				const int own = lane * p.H + unit;
-				const bool inside = lane < p.B && unit < p.H;
-				float later = 0;
-				if (inside && t < p.T - 1) {
-					later = weights.total(place, local);
-				} else if (inside && p.dout_h) {
-					later = p.dout_h[own];
+				const int own = lanes[i] * p.H + unit;
+				later[i] = 0;
+				if (inside[i] && t < p.T - 1) {
+					later[i] = weights.total(places[i], local);
+				} else if (inside[i] && p.dout_h) {
+					later[i] = p.dout_h[own];
 				}
-				if (t < 0) {
-					if (inside) {
-						p.dstate_h[own] = later + (p.kind == GRU ? p.carry[own] : 0);
+				if (inside[i] && t < 0) {
+					p.dstate_h[own] = later[i] + (p.kind == GRU ? p.carry[own] : 0);
+				}
+			}
+			if (t >= 0) {
+				cells::with(p.kind, [&](auto cell) {
+#pragma unroll
+					for (int i = 0; i < MT; i++) {
+						if (inside[i]) {
+							items[i].step(later[i], cell);
+						}
 					}
-					continue;
-				}
-				if (inside) {
-					items[i].step(p, later);
-				}
-				if (t > last) { // The others wait for this; nobody waits for the tape.
-					items[i].template hand_on<Operand>(p, p.tile(t, number, columns), place, unit,
-						wide, inside, lane < p.B);
-				}
-				if (inside) {
-					items[i].write(p, t, lane, unit);
-				}
+					// The others wait for this; nobody waits for the tape.
+#pragma unroll
+					for (int i = 0; i < MT; i++) {
+						if (t > last) {
+							items[i].template hand_on<Operand>(p.tile(t, number, columns),
+								places[i], unit, of_gate, inside[i], lanes[i] < p.B, cell);
+						}
+					}
+#pragma unroll
+					for (int i = 0; i < MT; i++) {
+						if (inside[i]) {
+							items[i].write(p, t, lanes[i], unit, cell);
+						}
+					}
+				});
 			}
 			if (more && !early) {
 				weights.aim(p.tile(next_t + 1, next, columns), p.B - next * kTile, next_t + 1);
@@ -207,7 +227,7 @@ template <class Operand, int MT, int InRegisters> DEVICE void backward(const bac
 		float *q, const float *h, float *carry, uint4 *exchange, watch watching, int kind, int T, \
 		int B, int H, int passes) { \
 		backward<operand, MT, in_registers>({hh, dy, dout_h, dout_c, dstate_h, dstate_c, act, \
-			cell, q, h, carry, exchange, watching, kind, T, B, H, passes}); \
+			cell, q, h, carry, exchange, watching, kind, T, B, H, passes, cells::gates_of(kind)}); \
 	}
 
 BACKWARD(persistent_backward_fp32_1, fp32, 1, 8)

@@ -17,7 +17,7 @@ struct forward_pass {
 	float *act, *cell, *q, *h;
 	uint4 *exchange;
 	watch watching;
-	int kind, T, B, H, units, passes;
+	int kind, T, B, H, units, passes, gates;
 
 	DEVICE int unit(int row) const { return blockIdx.x * units + row % units; }
 
@@ -35,7 +35,7 @@ struct forward_rows {
 
 	template <int N> DEVICE void read(float (&x)[N], int row, int k) const {
 		const int H = pass.H, gate = row / pass.units, unit = pass.unit(row);
-		const bool inside = gate < gates_of(pass.kind) && unit < H;
+		const bool inside = gate < pass.gates && unit < H;
 		const float *from = pass.hh + (gate * H + unit) * H + k;
 		const bool aligned = reinterpret_cast<uintptr_t>(pass.hh) % 16 == 0 && H % 4 == 0;
 		if (inside && aligned && k + N <= H) {
@@ -60,7 +60,7 @@ struct forward_bias {
 	DEVICE void fetch(const forward_pass &p, int unit) {
 #pragma unroll
 		for (int g = 0; g < 4; g++) {
-			gates[g] = g < gates_of(p.kind) && unit < p.H ? p.bias[g * p.H + unit] : 0;
+			gates[g] = g < p.gates && unit < p.H ? p.bias[g * p.H + unit] : 0;
 		}
 	}
 };
@@ -71,59 +71,60 @@ struct forward_item {
 	float before;  // the state, or the cell, before the step
 
 	// fetch only loads: a sum here would wait for memory before the states are looked for.
-	DEVICE void fetch(const forward_pass &p, int t, int lane, int unit) {
+	template <class Cell>
+	DEVICE void fetch(const forward_pass &p, int t, int lane, int unit, Cell) {
 		const int row = t * p.B + lane;
-		const float *from = p.act + row * gates_of(p.kind) * p.H + unit;
-		sums[0] = from[0];
-		if (p.kind >= GRU) {
-			sums[1] = from[p.H];
-			sums[2] = from[2 * p.H];
-			before = (p.kind == LSTM ? p.cell : p.h)[row * p.H + unit];
+		const float *from = p.act + row * Cell::gates * p.H + unit;
+#pragma unroll
+		for (int g = 0; g < Cell::gates; g++) {
+			sums[g] = from[g * p.H];
 		}
-		if (p.kind == LSTM) {
-			sums[3] = from[3 * p.H];
+		if (Cell::gated) {
+			before = (Cell::states == 2 ? p.cell : p.h)[row * p.H + unit];
 		}
 	}
 
 	// step makes the gates, in sums, and returns the state after the step. before becomes the cell
 	// after it, or q.
-	DEVICE float step(
-		const forward_pass &p, const forward_bias &bias, const float (&product)[4]) {
-		float h;
-		if (p.kind == LSTM) {
-			float c;
+	template <class Product>
+	DEVICE float step(const forward_bias &bias, const Product &product, cells::LSTM_cell) {
+		float c, h;
 #pragma unroll
-			for (int g = 0; g < 4; g++) {
-				sums[g] = sums[g] + bias.gates[g] + product[g];
-			}
-			cells::lstm_forward(sums[0], sums[1], sums[2], sums[3], before, c, h);
-			before = c;
-		} else if (p.kind == GRU) {
-			sums[0] = sums[0] + bias.gates[0] + product[0];
-			sums[1] = sums[1] + bias.gates[1] + product[1];
-			const float q = product[2] + bias.gates[2];
-			cells::gru_forward(sums[0], sums[1], sums[2], q, before, h);
-			before = q;
-		} else {
-			const float sum = sums[0] + bias.gates[0] + product[0];
-			h = sums[0] = cells::rnn_forward(sum, p.kind == RNN_RELU);
+		for (int g = 0; g < 4; g++) {
+			sums[g] = sums[g] + bias.gates[g] + product(g);
 		}
+		cells::lstm_forward(sums[0], sums[1], sums[2], sums[3], before, c, h);
+		before = c;
 		return h;
 	}
+	template <class Product>
+	DEVICE float step(const forward_bias &bias, const Product &product, cells::GRU_cell) {
+		float h;
+		sums[0] = sums[0] + bias.gates[0] + product(0);
+		sums[1] = sums[1] + bias.gates[1] + product(1);
+		const float q = product(2) + bias.gates[2];
+		cells::gru_forward(sums[0], sums[1], sums[2], q, before, h);
+		before = q;
+		return h;
+	}
+	template <class Product, class RNN>
+	DEVICE float step(const forward_bias &bias, const Product &product, RNN) {
+		const float sum = sums[0] + bias.gates[0] + product(0);
+		return sums[0] = cells::rnn_forward(sum, RNN::number == RNN_RELU);
+	}
 
-	DEVICE void write(const forward_pass &p, int t, int lane, int unit, float h) const {
+	template <class Cell>
+	DEVICE void write(const forward_pass &p, int t, int lane, int unit, float h, Cell) const {
 		const int row = t * p.B + lane, state = row * p.H + unit;
 		const int after = state + p.B * p.H;
-		float *gates = p.act + row * gates_of(p.kind) * p.H + unit;
-		gates[0] = sums[0];
-		if (p.kind >= GRU) {
-			gates[p.H] = sums[1];
-			gates[2 * p.H] = sums[2];
+		float *gates = p.act + row * Cell::gates * p.H + unit;
+#pragma unroll
+		for (int g = 0; g < Cell::gates; g++) {
+			gates[g * p.H] = sums[g];
 		}
-		if (p.kind == LSTM) {
-			gates[3 * p.H] = sums[3];
+		if (Cell::states == 2) {
 			p.cell[after] = before;
-		} else if (p.kind == GRU) {
+		} else if (Cell::kept == 1) {
 			p.q[state] = before;
 		}
 		p.h[after] = h;
@@ -141,13 +142,13 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 	for (int number = first; number < end; number++) {
 		const int lane = number * kTile + place;
 		const bool inside = has && lane < p.B;
-		const float h = inside && unit < p.H ? p.h[lane * p.H + unit] : 0;
-		publish<Operand>(p.template tile<Operand>(0, number), place, unit, h, inside);
+		const float h[1] = {inside && unit < p.H ? p.h[lane * p.H + unit] : 0};
+		publish<Operand>(p.template tile<Operand>(0, number), place, unit, h, 0, inside);
 	}
 	forward_bias bias;
 	bias.fetch(p, unit);
 	held<Operand, MT, InRegisters> weights;
-	weights.load(forward_rows{p}, gates_of(p.kind) * p.units,
+	weights.load(forward_rows{p}, p.gates * p.units,
 		gridDim.x * p.units / (kWords * Operand::kPerWord), p.watching);
 	weights.aim(p.template tile<Operand>(0, first), p.B - first * kTile, 0);
 	for (int t = 0; t < p.T; t++) {
@@ -155,9 +156,11 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 			const int lane = number * kTile + place;
 			const bool inside = has && lane < p.B && unit < p.H;
 			forward_item item;
-			if (inside) {
-				item.fetch(p, t, lane, unit);
-			}
+			cells::with(p.kind, [&](auto cell) {
+				if (inside) {
+					item.fetch(p, t, lane, unit, cell);
+				}
+			});
 			weights.run();
 			// What comes next is asked for early where it can be there already.
 			if (end - first > 1) {
@@ -170,28 +173,29 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 				}
 			}
 			__syncthreads();
-			float h = 0;
-			if (inside) {
-				float product[4];
-#pragma unroll
-				for (int g = 0; g < 4; g++) {
-					product[g] =
-						g < gates_of(p.kind) ? weights.total(place, g * p.units + local) : 0;
+			float h[1] = {0};
+			cells::with(p.kind, [&](auto cell) {
+				if (inside) {
+					const auto product = [&](int gate) {
+						return weights.total(place, gate * p.units + local);
+					};
+					h[0] = item.step(bias, product, cell);
 				}
-				h = item.step(p, bias, product);
-			}
+			});
 			// The others wait for this; nobody waits for the tape.
 			if (t + 1 < p.T) {
-				publish<Operand>(p.template tile<Operand>(t + 1, number), place, unit, h,
+				publish<Operand>(p.template tile<Operand>(t + 1, number), place, unit, h, 0,
 					has && lane < p.B);
 				if (end - first == 1) {
 					weights.aim(
 						p.template tile<Operand>(t + 1, number), p.B - number * kTile, t + 1);
 				}
 			}
-			if (inside) {
-				item.write(p, t, lane, unit, h);
-			}
+			cells::with(p.kind, [&](auto cell) {
+				if (inside) {
+					item.write(p, t, lane, unit, h[0], cell);
+				}
+			});
 		}
 	}
 }
@@ -204,7 +208,8 @@ template <class Operand, int MT, int InRegisters> DEVICE void forward(const forw
 		float *q, float *h, uint4 *exchange, watch watching, int kind, int T, int B, int H, \
 		int units, int passes) { \
 		forward<operand, MT, in_registers>( \
-			{hh, bias, act, cell, q, h, exchange, watching, kind, T, B, H, units, passes}); \
+			{hh, bias, act, cell, q, h, exchange, watching, kind, T, B, H, units, passes, \
+				cells::gates_of(kind)}); \
 	}
 
 FORWARD(persistent_forward_fp32_2, fp32, 2, 2)

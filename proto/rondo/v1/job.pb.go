@@ -141,6 +141,7 @@ type JobSpec struct {
 	Embed               int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
 	Dropout             float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
 	DropoutInput        float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	Feedback            string  `protobuf:"bytes,233,opt,name=feedback,proto3" json:"feedback,omitempty"`
 	DropoutLocked       bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
 	LayerNorm           bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
 	SkipConnections     bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
@@ -151,7 +152,11 @@ type JobSpec struct {
 	Pool                string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
 	DecoderContext      string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
 	Attention           string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
+	Vectors             string  `protobuf:"bytes,212,opt,name=vectors,proto3" json:"vectors,omitempty"`
+	VectorAs            string  `protobuf:"bytes,213,opt,name=vector_as,json=vectorAs,proto3" json:"vector_as,omitempty"`
 	Target              string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	Blanks              float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
+	IKnow               bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
 	TieWeights          bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
 	Init                string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
 	ForgetBias          float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
@@ -392,6 +397,13 @@ func (x *JobSpec) GetDropoutInput() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetFeedback() string {
+	if x != nil {
+		return x.Feedback
+	}
+	return ""
+}
+
 func (x *JobSpec) GetDropoutLocked() bool {
 	if x != nil {
 		return x.DropoutLocked
@@ -462,11 +474,39 @@ func (x *JobSpec) GetAttention() string {
 	return ""
 }
 
+func (x *JobSpec) GetVectors() string {
+	if x != nil {
+		return x.Vectors
+	}
+	return ""
+}
+
+func (x *JobSpec) GetVectorAs() string {
+	if x != nil {
+		return x.VectorAs
+	}
+	return ""
+}
+
 func (x *JobSpec) GetTarget() string {
 	if x != nil {
 		return x.Target
 	}
 	return ""
+}
+
+func (x *JobSpec) GetBlanks() float64 {
+	if x != nil {
+		return x.Blanks
+	}
+	return 0
+}
+
+func (x *JobSpec) GetIKnow() bool {
+	if x != nil {
+		return x.IKnow
+	}
+	return false
 }
 
 func (x *JobSpec) GetTieWeights() bool {
@@ -1024,7 +1064,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x95v\n" +
+	"\x04_max\"\xfc{\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
@@ -1063,7 +1103,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
-	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\xb1\x01\n" +
+	"Lprobability of dropping an element of the embedding's output (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutInput\x12\xbd\x01\n" +
+	"\bfeedback\x18\xe9\x01 \x01(\tB\x9f\x01\xaa\xbb\x18\x9a\x01\n" +
+	"|what a decoder keeps of a step for the next: both: its state and the token; output: the token alone; hidden: its state alone\x12\x04both\x1a\x04both\x1a\x06output\x1a\x06hiddenR\bfeedback\x12\xb1\x01\n" +
 	"\x0edropout_locked\x18\xc8\x01 \x01(\bB\x88\x01\xaa\xbb\x18\x83\x01\n" +
 	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12\x85\x01\n" +
 	"\n" +
@@ -1084,9 +1126,17 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
 	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xf6\x01\n" +
 	"\tattention\x18\x8e\x01 \x01(\tB\xd6\x01\xaa\xbb\x18\xd1\x01\n" +
-	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12h\n" +
+	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12t\n" +
+	"\avectors\x18\xd4\x01 \x01(\tBY\xaa\xbb\x18U\n" +
+	"Sdescribe: the vectors, one in each row: .npy, .safetensors with one tensor, or .csvR\avectors\x12\x97\x01\n" +
+	"\tvector_as\x18\xd5\x01 \x01(\tBy\xaa\xbb\x18u\n" +
+	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
-	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12^\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\xa3\x01\n" +
+	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
+	"jshare of a segment's tokens that fill hides from the network, which is to predict them; at least one token\x12\x040.15!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x06blanks\x12o\n" +
+	"\x06i_know\x18\xd3\x01 \x01(\bBW\xaa\xbb\x18S\n" +
+	"Qtrain what is refused because it learns nothing of use: --task lm --bidirectionalR\x05iKnow\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
 	"tieWeights\x12j\n" +

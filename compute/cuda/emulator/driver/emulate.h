@@ -161,6 +161,19 @@ inline float from_fp16(uint16_t h) {
 	return bits_float(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+// astray is a number so many units in the last place away; no number, infinity, zero and powers of
+// two stay. Below the normal numbers it is zero.
+inline float astray(float exact, float operand, uint32_t units) {
+	const uint32_t bits = float_bits(exact), exponent = bits & 0x7f800000u;
+	if (exponent == 0) {
+		return 0;
+	}
+	if (exponent == 0x7f800000u || (bits & 0x7fffffu) == 0) {
+		return exact;
+	}
+	return bits_float(float_bits(operand) * 2654435761u >> 31 ? bits + units : bits - units);
+}
+
 inline uint16_t to_fp16(float value) {
 	uint32_t u = float_bits(value), sign = u >> 16 & 0x8000u;
 	u &= 0x7fffffffu;
@@ -291,6 +304,9 @@ inline float __expf(float x) { return expf(x); }
 inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1 / x; }
+// Approximations have the largest error that the PTX ISA allows, up or down by the operand's bits.
+inline float exp2_approx(float x) { return emulator::astray(exp2f(x), x, 2); }
+inline float reciprocal_approx(float x) { return emulator::astray(1 / x, x, 1); }
 inline float __fmul_rn(float a, float b) {
 	volatile float product = a * b; // never part of an fma
 	return product;

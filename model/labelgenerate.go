@@ -1,0 +1,62 @@
+package model
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+)
+
+// LabelGenerator continues text with a labeller whose labels are the next tokens. A network that
+// reads in both directions has no state to go on from, so each token takes a pass over the last
+// ones.
+type LabelGenerator struct {
+	pass    *LabelPass
+	logits  []float32 // [steps, V]
+	chooser chooser
+}
+
+// NewGenerator makes a generator that reads up to so many tokens again for each that it chooses. It
+// fails if the device lacks memory. Close frees it.
+func (l *Labeller) NewGenerator(steps int) (*LabelGenerator, error) {
+	V := l.config.Labels
+	if V != l.config.Vocab || l.config.Pool != PoolNone {
+		return nil, fmt.Errorf("model: the labels of %s are no tokens", l.config.shape())
+	}
+	pass, err := l.NewPass(steps, 1)
+	if err != nil {
+		return nil, err
+	}
+	return &LabelGenerator{pass, make([]float32, steps*V), newChooser(V)}, nil
+}
+
+// Generate returns n tokens that follow the prefix: see Generator.Generate.
+func (g *LabelGenerator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
+	[]int32, error) {
+	if err := s.check(prefix, n); err != nil {
+		return nil, err
+	}
+	V := len(g.chooser.order)
+	rng, text := rand.New(rand.NewPCG(s.Seed, sampleStream)), slices.Clone(prefix)
+	for range n {
+		if err := ctx.Err(); err != nil {
+			return text[len(prefix):], err
+		}
+		read := text[max(0, len(text)-len(g.logits)/V):]
+		logits := g.logits[:len(read)*V]
+		_, err := g.pass.Predict(Examples{Steps: len(read), Inputs: read,
+			Lengths: []int32{int32(len(read))}}, logits)
+		if err != nil {
+			return text[len(prefix):], err
+		}
+		next, err := g.chooser.choose(logits[len(logits)-V:], s, rng)
+		if err != nil {
+			return text[len(prefix):], err
+		}
+		text = append(text, next)
+	}
+	return text[len(prefix):], nil
+}
+
+// Close frees the generator's memory, not the labeller's.
+func (g *LabelGenerator) Close() { g.pass.Close() }
