@@ -155,9 +155,6 @@ func TestWrongFlags(t *testing.T) {
 		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
-		{"--skip-connections --layers 1", "--skip-connections begin at the second layer: set"},
-		{"--task translate --attention bahdanau --layer-norm", "--layer-norm and " +
-			"--skip-connections are not for --attention bahdanau, whose decoder runs step by"},
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},
@@ -365,6 +362,21 @@ func TestIdentityOfAccumulate(t *testing.T) {
 	}
 	if Identity(spec, "") == Identity(other, "") || len(Differences(spec, other)) != 1 {
 		t.Errorf("--accumulate 2 differs in %q", Differences(spec, other))
+	}
+}
+
+// TestLayersThatDoNotFit: each is refused in a line that names the flag.
+func TestLayersThatDoNotFit(t *testing.T) {
+	for args, want := range map[string]string{
+		"--skip-connections --layers 1": "--skip-connections begin at the second layer: set",
+		"--task translate --attention bahdanau --layer-norm": "--layer-norm and " +
+			"--skip-connections are not for --attention bahdanau, whose decoder runs step by",
+	} {
+		var usage *UsageError
+		if _, err := parse(t, strings.Fields(args)...); !errors.As(err, &usage) ||
+			!strings.HasPrefix(usage.Error(), want) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
 	}
 }
 
