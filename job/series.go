@@ -111,7 +111,7 @@ func (d *Series) Extent() Extent {
 
 // numberBytes is the host memory of a number of a series: 8, and what was garbage while the file
 // was read.
-const numberBytes = 8 + 24
+const numberBytes = 8 + 32
 
 // seriesNetwork is the network of the task regress.
 func seriesNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
