@@ -26,11 +26,12 @@ func (s Sampling) own(step int64) float64 {
 // samplingLayer stands for the draws among the layers of model.DropoutKey.
 const samplingLayer = -2
 
-// draw returns for each input of the pairs whether it is the decoder's own, and the last step with
-// one; 0: there is none. The first input begins the target, and is always right.
-func (s Sampling) draw(in *model.Pairs) (own []bool, last int) {
-	own = make([]bool, len(in.Inputs))
-	B, dropped := len(in.Lanes), float32(s.own(in.Step))
+// draw sets for each input of the pairs whether it is the decoder's own, with this probability. It
+// returns the last step with one; 0: there is none. The first input begins the target, and is
+// always right.
+func (s Sampling) draw(in *model.Pairs, probability float64, own []bool) (last int) {
+	clear(own)
+	B, dropped := len(in.Lanes), float32(probability)
 	for b, lane := range in.Lanes {
 		key := model.DropoutKey(s.Seed, in.Step, samplingLayer, lane)
 		for t := 1; t < in.TargetSteps && in.Targets[t*B+b] >= 0; t++ {
@@ -39,30 +40,35 @@ func (s Sampling) draw(in *model.Pairs) (own []bool, last int) {
 			}
 		}
 	}
-	return own, last
+	return last
 }
 
-// sample replaces the drawn inputs of the pairs by predictions of the decoder, which has a
-// hypothesis for each lane. Gradients do not flow through the choice of a token, so that a pass
-// over these inputs has the gradients of scheduled sampling.
-func (t *Task) sample(d *model.Decoder, in *model.Pairs) error {
-	own, last := t.sampling.draw(in)
+// sample replaces the inputs of the pairs that are drawn at a step, from 0, by predictions of the
+// decoder, which has a hypothesis for each lane. Gradients do not flow through the choice of a
+// token, so that a pass over these inputs has the gradients of scheduled sampling.
+func (s *seat) sample(step int64, in *model.Pairs) error {
+	sampling := s.task.sampling
+	probability := sampling.own(step)
+	if probability == 0 {
+		return nil
+	}
+	own := s.own[:len(in.Inputs)]
+	last := sampling.draw(in, probability, own)
 	if last == 0 {
 		return nil
 	}
 	in.Inputs = append([]int32(nil), in.Inputs...)
-	if err := d.Encode(in.Source, in.SourceLengths); err != nil {
+	if err := s.decoder.Encode(in.Source, in.SourceLengths); err != nil {
 		return err
 	}
-	B, V := len(in.Lanes), t.Config().TargetVocab
-	logits := make([]float32, B*V)
-	for step := range last {
-		if err := d.Logits(in.Inputs[step*B:][:B], nil, logits); err != nil {
+	B, V := len(in.Lanes), s.task.Config().TargetVocab
+	for t := range last {
+		if err := s.decoder.Logits(in.Inputs[t*B:][:B], nil, s.logits); err != nil {
 			return err
 		}
 		for b := range B {
-			if at := (step+1)*B + b; own[at] {
-				in.Inputs[at] = t.marks.likeliest(logits[b*V:][:V])
+			if at := (t+1)*B + b; own[at] {
+				in.Inputs[at] = s.task.marks.likeliest(s.logits[b*V:][:V])
 			}
 		}
 	}
@@ -71,9 +77,6 @@ func (t *Task) sample(d *model.Decoder, in *model.Pairs) error {
 
 // likeliest is the token with the largest logit. No translation begins again.
 func (m marks) likeliest(logits []float32) (best int32) {
-	if m.begin == 0 {
-		best = 1
-	}
 	for token, x := range logits {
 		if x > logits[best] && int32(token) != m.begin {
 			best = int32(token)

@@ -8,6 +8,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/task/example"
 	"rondo/train"
 )
 
@@ -16,20 +17,8 @@ import (
 func TestSampling(t *testing.T) {
 	const pairs, lanes = 28, 7
 	d := newData(t, pairs, lanes)
-	device, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(device.Close)
 	for kind, name := range model.AttentionNames() {
-		m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.GRU,
-			SourceVocab: d.Set.Vocabulary().Len(), TargetVocab: d.Set.TargetVocabulary().Len(),
-			Embed: 4, Hidden: 5, Layers: 2, Attention: model.AttentionKind(kind), Dropout: 0.3,
-			Init: model.Init{Kind: model.Normal, STD: 1}, Seed: 7}, device)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(m.Close)
+		m := newSampled(t, d, model.AttentionKind(kind))
 		counts := map[float64][2]int{} // drawn inputs, and those that differ from the right ones
 		for _, own := range []float64{0, 0.5, 1} {
 			for _, dealt := range []train.Lanes{{Count: 7}, {Count: 3}, {First: 3, Count: 4}} {
@@ -51,11 +40,30 @@ func TestSampling(t *testing.T) {
 	}
 }
 
+// newSampled makes a translator for the pairs on a CPU, and closes it after the test.
+func newSampled(t *testing.T, d example.Data, attention model.AttentionKind) *model.Translator {
+	t.Helper()
+	device, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(device.Close)
+	m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.GRU,
+		SourceVocab: d.Set.Vocabulary().Len(), TargetVocab: d.Set.TargetVocabulary().Len(),
+		Embed: 4, Hidden: 5, Layers: 2, Attention: attention, Dropout: 0.3,
+		Init: model.Init{Kind: model.Normal, STD: 1}, Seed: 7}, device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
 // checkSampling holds the inputs of some lanes against a decoder of one lane, and counts the drawn
 // ones and those that changed.
 func checkSampling(t *testing.T, task *Task, lanes train.Lanes) (drawn, changed int) {
 	t.Helper()
-	together, alone := openDecoder(t, task, lanes.Count), openDecoder(t, task, 1)
+	together, alone := openSeat(t, task, lanes.Count), openDecoder(t, task)
 	reader := task.read(t.Context(), &task.Training, train.Spans(task.SegmentsPerEpoch(), lanes),
 		nil, lanes.Count)
 	defer reader.Close()
@@ -70,10 +78,11 @@ func checkSampling(t *testing.T, task *Task, lanes train.Lanes) (drawn, changed 
 		for lane := range lanes.Count {
 			in.Lanes = append(in.Lanes, lanes.First+lane)
 		}
-		if err := task.sample(together, &in); err != nil {
+		if err := together.sample(segment, &in); err != nil {
 			t.Fatal(err)
 		}
-		own, _ := task.sampling.draw(&in)
+		own := make([]bool, len(in.Inputs))
+		task.sampling.draw(&in, task.sampling.Own, own)
 		for lane := range lanes.Count {
 			source := column(in.Source, lane, lanes.Count)
 			if err := alone.Encode(source, in.SourceLengths[lane:][:1]); err != nil {
@@ -101,14 +110,63 @@ func checkSampling(t *testing.T, task *Task, lanes train.Lanes) (drawn, changed 
 	return drawn, changed
 }
 
-func openDecoder(t *testing.T, task *Task, lanes int) *model.Decoder {
+func openDecoder(t *testing.T, task *Task) *model.Decoder {
 	t.Helper()
-	d, err := task.NewDecoder(task.source, lanes)
+	d, err := task.NewDecoder(task.source, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(d.Close)
 	return d
+}
+
+func openSeat(t *testing.T, task *Task, lanes int) *seat {
+	t.Helper()
+	s, err := task.Open(lanes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s.(*seat)
+}
+
+// TestSampledPasses wants the passes of two steps, of two segments each, to read the decoder's own
+// predictions, from the step on that the schedule says.
+func TestSampledPasses(t *testing.T) {
+	const pairs, lanes, accumulate, passes = 28, 7, 2, 4
+	d := newData(t, pairs, lanes)
+	m := newSampled(t, d, model.AttentionNone)
+	losses := func(s Sampling) (losses []float64) {
+		task, err := New(m, Config{Training: d, Sampling: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		seat, all := openSeat(t, task, lanes), train.Lanes{Count: lanes}
+		defer seat.Read(t.Context(), train.Spans(passes, all))()
+		for segment := range int64(passes) {
+			if _, err := seat.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			loss, err := seat.Backward(train.Pass{Scale: 1, OnlyPasses: true, Span: train.Span{
+				Step: segment/accumulate + 1, Part: int(segment % accumulate), Segment: segment,
+				Lanes: all}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			losses = append(losses, loss)
+		}
+		return losses
+	}
+	right, own := losses(Sampling{Seed: 5}), losses(Sampling{Own: 1, Seed: 5})
+	for i := range passes {
+		if right[i] == own[i] {
+			t.Errorf("pass %d has the loss %v whatever it reads", i, own[i])
+		}
+	}
+	grown := losses(Sampling{Own: 1, Steps: 1, Seed: 5})
+	if want := slices.Concat(right[:accumulate], own[accumulate:]); !slices.Equal(grown, want) {
+		t.Errorf("losses %v, want %v: right tokens in the first step alone", grown, want)
+	}
 }
 
 // TestSamplingDraws wants draws that depend on the seed, the step, the lane and the position, and
@@ -122,8 +180,8 @@ func TestSamplingDraws(t *testing.T) {
 	}
 	s := Sampling{Own: 0.8, Steps: 100, Seed: 3}
 	share := func(s Sampling, step int64) (own []bool, share float64) {
-		in.Step = step
-		own, _ = s.draw(&in)
+		in.Step, own = step, make([]bool, len(in.Inputs))
+		s.draw(&in, s.own(step), own)
 		n := 0
 		for _, is := range own {
 			if is {

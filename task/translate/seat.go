@@ -19,6 +19,9 @@ type seat struct {
 	task *Task
 	// decoder predicts what the pass reads, and translates in evaluations; nil: neither is wanted.
 	decoder *model.Decoder
+	// own and logits are memory of sample: of the longest target, and of a step.
+	own    []bool
+	logits []float32
 }
 
 // Open implements train.Task.
@@ -33,6 +36,9 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 			pass.Close()
 			return nil, err
 		}
+	}
+	if t.sampling.Own > 0 {
+		s.own, s.logits = make([]bool, t.target*lanes), make([]float32, lanes*t.Config().TargetVocab)
 	}
 	return s, nil
 }
@@ -55,7 +61,7 @@ func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func(
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	in := s.Batch.in
 	in.Step, in.Lanes, in.Scale = p.Segment, s.Lanes(p.Lanes), p.Scale
-	if err := s.task.sample(s.decoder, &in); err != nil {
+	if err := s.sample(p.Step-1, &in); err != nil {
 		return 0, err
 	}
 	return s.TranslationPass.Backward(in, model.Hooks(p.Hooks))
