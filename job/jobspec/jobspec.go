@@ -143,6 +143,16 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
 			spec.TeacherForcingSteps)
 	}
+	if spec.TeacherForcing < 1 && spec.Feedback == "hidden" {
+		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with --feedback "+
+			"hidden none does: leave it out", spec.TeacherForcing)
+	}
+	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 {
+		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
+	}
+	if spec.IKnow && !spec.Bidirectional {
+		return usagef("--i-know is for --bidirectional: give it, or leave --i-know out")
+	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
