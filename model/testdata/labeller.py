@@ -26,7 +26,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 T, B, V, H, C = 5, 4, 7, 5, 3
 SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, E, pool, dropout, and which of locked, norm and skip
+# name: cell, layers, bidirectional, E, pool, dropout, and any of label smoothing, locked, norm and
+# skip
 CASES = {
     "lstm-last": ("lstm", 2, True, 4, "last", 0),
     "gru-mean": ("gru", 2, True, 4, "mean", 0),
@@ -42,6 +43,7 @@ CASES = {
     "lstm-norm": ("lstm", 2, True, 4, "none", 0.3, "norm", "skip"),
     "gru-norm": ("gru", 3, True, 4, "mean", 0, "norm", "skip"),
     "rnn-skip": ("rnn", 2, False, 0, "last", 0, "skip"),
+    "gru-mean-smooth": ("gru", 2, True, 4, "mean", 0, 0.2),
 }
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -150,14 +152,17 @@ def trace(number, case):
     if pool == "none":
         targets[torch.arange(T)[:, None] >= torch.tensor(LENGTHS)] = -1
     output, logits = model(ids)
-    loss = nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1,
-                                       reduction="sum")
+    smoothing = sum(x for x in case[6:] if isinstance(x, float))
+    plain, loss = (
+        nn.functional.cross_entropy(logits, targets.reshape(-1), ignore_index=-1, reduction="sum",
+                                    label_smoothing=e) for e in (0.0, smoothing))
     loss.backward()
+    more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if smoothing else {}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "V": V,
         "E": embed, "H": H, "C": C, "bidirectional": bidirectional, "pool": pool,
         "dropout": dropout, "dropout_input": dropout if embed else 0,
-        **{kind: True for kind in case[6:]},
+        **{kind: True for kind in case[6:] if isinstance(kind, str)}, **more,
         "seed": SEED, "step": STEP,
         "lanes": LANES, "ids": ids.tolist(), "lengths": LENGTHS,
         "targets": targets.reshape(-1).tolist(), "output": rounded(output),
