@@ -122,7 +122,7 @@ func TestDescribedWrongInput(t *testing.T) {
 		"no number": {append(describe, "--vectors", vectors, "--corpus", word),
 			[]string{word, "line 2", `"re"`}},
 		"one column": {append(describe, "--vectors", vectors, "--corpus", alone),
-			[]string{alone, "line 2", "row TAB target"}},
+			[]string{alone, "line 2", "row TAB text"}},
 		"no number in a vector": {append(describe, "--vectors", nan),
 			[]string{"--vectors", nan, "line 2", "NaN"}},
 		"torn file": {append(describe, "--vectors", torn), []string{"--vectors", torn}},

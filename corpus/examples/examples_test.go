@@ -610,7 +610,7 @@ func TestDescribed(t *testing.T) {
 		"0\ta\n3\tb\n":  `line 2: "3" is not the number of a row: there are 3, from 0`,
 		"0\ta\n-1\tb\n": `line 2: "-1" is not`,
 		"x\ta\n":        `line 1: "x" is not`,
-		"0\n":           "line 1: 2 columns expected, row TAB target; found 1",
+		"0\n":           "line 1: 2 columns expected, row TAB text; found 1",
 		"0\t \n":        "line 1: a text has no token",
 	} {
 		cfg.Source = write(t, "d.tsv", text)

@@ -41,8 +41,8 @@ func formatsOf(source string, kind Kind) (formats, error) {
 	known := map[Kind]formats{
 		Labelled:  {".tsv": labelledTSV, ".jsonl": labelledJSON},
 		Tagged:    {".conll": tagged},
-		Pairs:     {".tsv": pairsTSV("source"), ".txt": pairsTSV("source")},
-		Described: {".tsv": pairsTSV("row")},
+		Pairs:     {".tsv": pairsTSV("source TAB target"), ".txt": pairsTSV("source TAB target")},
+		Described: {".tsv": pairsTSV("row TAB text")},
 	}[kind]
 	end := extension(source)
 	if end == ".zip" {
@@ -189,13 +189,13 @@ func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
 	})
 }
 
-// pairsTSV parses lines of two columns, of which the first is called so.
-func pairsTSV(first string) parser {
+// pairsTSV parses lines of these two columns.
+func pairsTSV(names string) parser {
 	return func(ctx context.Context, r io.Reader, to rows) error {
 		return eachLine(ctx, r, func(_ int, line []byte) error {
 			columns := bytes.SplitN(line, []byte("\t"), 3)
 			if len(columns) < 2 {
-				return fmt.Errorf("2 columns expected, %s TAB target; found 1", first)
+				return fmt.Errorf("2 columns expected, %s; found 1", names)
 			}
 			return give(to, columns[0], columns[1])
 		})
