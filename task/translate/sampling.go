@@ -12,7 +12,7 @@ import (
 type Sampling struct {
 	Own   float64
 	Steps int64  // in which the probability grows linearly from 0 to Own
-	Seed  uint64 // of the draws, one for each step, lane and position
+	Seed  uint64 // of the draws, one for each segment, lane and position
 }
 
 // own is the probability at a step, from 0.
