@@ -13,6 +13,7 @@ import (
 
 	"rondo/compute"
 	"rondo/corpus"
+	"rondo/corpus/examples"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/ahead"
@@ -104,16 +105,23 @@ func (e Extent) mostTokens(spec *rondov1.JobSpec) int {
 // place.
 const exampleBytes = 12
 
-// labelsAssumed is the assumed number of labels of data that cannot be read.
-const labelsAssumed = 256
+// What is assumed of data that cannot be read.
+const (
+	labelsAssumed  = 256
+	columnsAssumed = 4096 // of vectors
+)
 
 // Assume returns the extent of data that cannot be read, but for the number of tokens.
 func Assume(spec *rondov1.JobSpec, tokens int) Extent {
-	outputs := tokens // at most all columns of a time series; a translation's vocabulary
-	if e, err := taskOf(spec); err == nil && e.counter != nil {
-		outputs = labelsAssumed
+	data := Extent{Tokens: tokens, Outputs: tokens} // at most all columns of a time series
+	switch e, err := taskOf(spec); {
+	case err != nil:
+	case e.counter != nil:
+		data.Outputs = labelsAssumed
+	case e.examples == examples.Described:
+		data.Tokens = columnsAssumed
 	}
-	return Extent{Tokens: tokens, Outputs: outputs}
+	return data
 }
 
 // Measure reads a job's --corpus and returns its extent.

@@ -128,7 +128,13 @@ func describerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	}
 	n := networkOfPairs(c, data, 1, data.mostTokens(spec)+1)
 	n.Tokens = data.Tokens
-	n.data += 12 * data.Rows * int64(c.Vectors) // float64, and float32 for the device
+	numbers := data.Rows * int64(c.Vectors)
+	n.data += 12 * numbers // float64, and float32 for the device
+	passes := n.size
+	n.size = func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
+		work, evaluation = passes(on, lanes)
+		return work.And(on.TensorSize(int(numbers))), evaluation
+	}
 	return n, nil
 }
 

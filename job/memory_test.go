@@ -7,6 +7,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
@@ -108,4 +109,18 @@ func measured(t *testing.T, spec *rondov1.JobSpec, vocabulary int) int64 {
 	}
 	_, peak := device.(interface{ Bytes() (now, peak int64) }).Bytes()
 	return peak
+}
+
+// TestAssumedExtent: the memory of a job of each task can be estimated without its data.
+func TestAssumedExtent(t *testing.T) {
+	for _, name := range task.Names() {
+		spec, tokens := jobspec.Textbook(), 100_000
+		spec.Task, spec.Embed, spec.Device = name, 32, "cpu"
+		if task.SquaredError(name) { // rows of numbers
+			spec.Embed, tokens = 0, 256
+		}
+		if _, err := Memory(spec, Assume(spec, tokens), 2); err != nil {
+			t.Errorf("--task %s: %v", name, err)
+		}
+	}
 }

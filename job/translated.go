@@ -195,7 +195,7 @@ func (t *Trained) measurePairs(
 	}
 	defer func() { err = errors.Join(err, set.Close()) }()
 	every := proto.CloneOf(t.Spec)
-	every.MinFrequency = 0
+	every.MinFrequency, every.MaxExamples = 0, 0 // as set has them
 	whole, err := OpenExamples(ctx, every, source, t.Vocabulary, nil, rows)
 	if err != nil {
 		return e, err

@@ -273,6 +273,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Feedback == "both" {
 		lasts.Feedback = ""
 	}
+	if lasts.VectorAs == "both" {
+		lasts.VectorAs = ""
+	}
 	bytes, err := proto.MarshalOptions{Deterministic: true}.Marshal(lasts)
 	if err != nil {
 		panic(fmt.Sprintf("jobspec: marshal of a plain message: %v", err))

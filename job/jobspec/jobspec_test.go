@@ -383,6 +383,19 @@ func TestLayersThatDoNotFit(t *testing.T) {
 	}
 }
 
+// Jobs of earlier versions keep their identity, so that they can be resumed.
+func TestIdentityOfEarlierJobs(t *testing.T) {
+	for name, want := range map[string]string{"lm": "1833a79adc0a4ddd",
+		"classify": "7857b51106a9d126", "tag": "7612f534557e7b58",
+		"translate": "2e5d4af5075786bf", "regress": "e6a91bb52bbdbfaa"} {
+		spec := Default()
+		spec.Job, spec.Task = "song", name
+		if got := Identity(spec, "text"); got != want {
+			t.Errorf("--task %s: %s, want %s", name, got, want)
+		}
+	}
+}
+
 // A job of before there was --layer-norm and --skip-connections is one without them.
 func TestIdentityOfLayers(t *testing.T) {
 	before := Identity(Default(), "")

@@ -170,10 +170,10 @@ func (s *Submission) CheckKept() error {
 		"keep no model")
 }
 
-// sameText reports whether two submissions read the same tokens.
+// sameText reports whether two submissions read the same data.
 func (s *Submission) sameText(other *Submission) bool {
-	return !slices.ContainsFunc([]string{"corpus", "tokenizer", "normalize", "min_frequency",
-		"max_tokens"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
+	return !slices.ContainsFunc([]string{"task", "corpus", "vectors", "tokenizer", "normalize",
+		"min_frequency", "max_tokens", "max_length", "max_examples"}, func(key string) bool { return s.Spec[key] != other.Spec[key] })
 }
 
 // configured returns the values in the file of --config.
