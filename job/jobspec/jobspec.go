@@ -144,8 +144,8 @@ func validateModel(spec *rondov1.JobSpec) error {
 			spec.TeacherForcingSteps)
 	}
 	if spec.TeacherForcing < 1 && spec.Feedback == "hidden" {
-		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with --feedback "+
-			"hidden none does: leave it out", spec.TeacherForcing)
+		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with "+
+			"--feedback hidden none does: leave it out", spec.TeacherForcing)
 	}
 	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 {
 		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")

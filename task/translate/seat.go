@@ -38,7 +38,8 @@ func (t *Task) Open(lanes int) (train.Seat, error) {
 		}
 	}
 	if t.sampling.Own > 0 {
-		s.own, s.logits = make([]bool, t.target*lanes), make([]float32, lanes*t.Config().TargetVocab)
+		s.own = make([]bool, t.target*lanes)
+		s.logits = make([]float32, lanes*t.Config().TargetVocab)
 	}
 	return s, nil
 }
