@@ -60,7 +60,8 @@ func newTask(t *testing.T, way string) *translate.Task {
 	t.Cleanup(dev.Close)
 	m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.LSTM, Vectors: columns,
 		TargetVocab: set.TargetVocabulary().Len(), Embed: 4, Hidden: 6, Layers: 2, Dropout: 0.3,
-		Context: model.Context(slices.Index(VectorUses(), way)), Seed: 3, GradientTail: train.Tail}, dev)
+		Context: model.Context(slices.Index(VectorUses(), way)), Seed: 3,
+		GradientTail: train.Tail}, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
