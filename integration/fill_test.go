@@ -61,7 +61,7 @@ func TestFillUse(t *testing.T) {
 	}
 	code, stdout, stderr = feed(t, "do re mi _ so la ti high\n\nhigh ti la so  _ mi\nfa so\n",
 		"fill", "--checkpoint", newest)
-	if code != 0 || stdout != "do re mi fa so la ti high\nhigh ti la so  fa mi\nfa so\n" {
+	if code != 0 || stdout != "do re mi fa so la ti high\n\nhigh ti la so  fa mi\nfa so\n" {
 		t.Errorf("exit code %d:\n%s%s", code, stdout, stderr)
 	}
 	long := "la" + strings.Repeat(" so", 512)

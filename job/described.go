@@ -96,8 +96,8 @@ func readVectors(r io.Reader) (*series.Series, error) {
 	return v, nil
 }
 
-// table are the vectors as a network reads them.
-func table(v *series.Series) []float32 {
+// float32s are the vectors as a network reads them.
+func float32s(v *series.Series) []float32 {
 	values := make([]float32, len(v.Values))
 	for i, x := range v.Values {
 		values[i] = float32(x)
@@ -145,7 +145,7 @@ func describerConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorConf
 		return t, err
 	}
 	t = translatorOf(c, data)
-	t.Vectors, t.Context = data.Tokens-1, model.Context(slices.Index(describe.Ways(),
+	t.Vectors, t.Context = data.Tokens-1, model.Context(slices.Index(describe.VectorUses(),
 		spec.VectorAs))
 	return t, app.Usage(t.Validate())
 }
@@ -158,7 +158,7 @@ func (d described) NewTask(device compute.Device, tail int, ledger Ledger) (*Tas
 	}
 	return d.newTask(c, device, tail, ledger,
 		func(m *model.Translator, c translate.Config) (*translate.Task, error) {
-			return describe.New(m, table(d.vectors), c)
+			return describe.New(m, float32s(d.vectors), c)
 		})
 }
 
@@ -175,7 +175,7 @@ func (t *Trained) setVectors(ctx context.Context, source string) (rows int, err 
 	if err != nil {
 		return 0, err
 	}
-	return vectors.Rows(), t.weights.(*model.Translator).SetVectors(table(vectors))
+	return vectors.Rows(), t.weights.(*model.Translator).SetVectors(float32s(vectors))
 }
 
 // Describe describes each row of a file of vectors.

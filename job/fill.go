@@ -15,15 +15,15 @@ import (
 	"rondo/telemetry"
 )
 
-// hidden is the Data of the task fill, and of a language model that reads in both directions.
-type hidden struct{ *Text }
+// maskedText is the Data of the task fill, and of a language model that reads in both directions.
+type maskedText struct{ *Text }
 
 func openHidden(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	d, err := openText(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	return hidden{d.(*Text)}, nil
+	return maskedText{d.(*Text)}, nil
 }
 
 // hiddenNetwork is the network of such a task, whose labels are the vocabulary.
@@ -42,7 +42,7 @@ func hiddenText(spec *rondov1.JobSpec, c fill.TextConfig, blank int32) *fill.Tex
 }
 
 // NewTask implements Data.
-func (d hidden) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+func (d maskedText) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
 	data, blank, lanes := d.Extent(), d.Vocabulary().ID(fill.Blank), int(d.spec.Batch)
 	data.Outputs = data.Tokens
 	c, err := labellerConfig(d.spec, data)
@@ -106,7 +106,7 @@ func (t *Trained) Fill(
 	if mark == "" {
 		return app.Usagef("--mark is empty: give the text that stands for a blank")
 	}
-	p := label.NewPredictor(t.weights.(*model.Labeller), fill.MaxTokens)
+	p := fill.NewPredictor(t.weights.(*model.Labeller), t.Vocabulary)
 	defer p.Close()
 	f := fill.Filler{Predictor: p, Vocabulary: t.Vocabulary, Tokenizer: Tokenizer(t.Spec),
 		Mark: mark}

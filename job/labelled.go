@@ -11,6 +11,7 @@ import (
 	"rondo/internal/app"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/task/label"
 	"rondo/task/lines"
 	"rondo/telemetry"
@@ -38,7 +39,11 @@ func networkOfLabels(spec *rondov1.JobSpec, data Extent, steps int) (Network, er
 	return Network{Tensors: c.Layout(), Tokens: c.Vocab, data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewLabeller(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			return c.PassSize(on, steps, lanes), evaluation
+			work = c.PassSize(on, steps, lanes)
+			if spec.Task == task.LM && spec.SampleTokens > 0 {
+				work = work.And(c.PassSize(on, steps, 1))
+			}
+			return work, evaluation
 		}}, nil
 }
 

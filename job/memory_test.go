@@ -124,3 +124,22 @@ func TestAssumedExtent(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryOfSamples: the samples of a language model that reads in both directions need a pass.
+func TestMemoryOfSamples(t *testing.T) {
+	work := func(task string, tokens int64) int64 {
+		e, err := Memory(memorySpec(func(s *rondov1.JobSpec) {
+			s.Task, s.Bidirectional, s.IKnow, s.SampleTokens = task, true, task == "lm", tokens
+		}), Extent{Tokens: 60}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e.Work
+	}
+	if with, without := work("lm", 8), work("lm", 0); with <= without {
+		t.Errorf("%d bytes with samples, %d without", with, without)
+	}
+	if with, without := work("fill", 8), work("fill", 0); with != without {
+		t.Errorf("fill writes no samples: %d bytes with them, %d without", with, without)
+	}
+}

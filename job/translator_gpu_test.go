@@ -32,7 +32,7 @@ func TestTranslatorOnGPU(t *testing.T) {
 		}
 		cases[name] = c
 	}
-	for context, way := range describe.Ways() {
+	for context, way := range describe.VectorUses() {
 		c := plain
 		c.Vectors, c.Context = 5, model.Context(context)
 		cases["vectors as "+way] = c

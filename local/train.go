@@ -50,7 +50,7 @@ type Run struct {
 func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 	begun := false
 	defer func() {
-		if err != nil && !begun && ctx.Err() != nil {
+		if !begun && ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = errors.New("interrupted before the job began")
 		}
 	}()

@@ -111,7 +111,7 @@ func (d *Decoder) Step(previous, from []int32, next []float32) error {
 	return nil
 }
 
-// Logits is Step, but for what it copies: logits.
+// Logits is Step without the softmax.
 func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 	t, V, B := d.translator, d.translator.config.TargetVocab, len(d.identity)
 	if from == nil {

@@ -16,8 +16,8 @@ type LabelGenerator struct {
 	chooser chooser
 }
 
-// NewGenerator makes a generator that reads up to so many tokens again for each that it chooses. It
-// fails if the device lacks memory. Close frees it.
+// NewGenerator makes a generator that chooses each token from a pass over the last ones, at most
+// steps of them. It fails if the device lacks memory. Close frees it.
 func (l *Labeller) NewGenerator(steps int) (*LabelGenerator, error) {
 	V := l.config.Labels
 	if V != l.config.Vocab || l.config.Pool != PoolNone {

@@ -9,7 +9,7 @@ import (
 
 // ContextInput appends a projection of the source's vector to the decoder's embedding at each step
 // (Goodfellow, Bengio and Courville, Deep Learning, figure 10.9). Only a translator with
-// TranslatorConfig.Vectors has it. The others mean there that the projections take the place of the
+// TranslatorConfig.Vectors has it. With another Context, the projections take the place of the
 // encoder's final states.
 const ContextInput = ContextState + 1
 

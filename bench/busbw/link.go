@@ -51,7 +51,7 @@ func links() []link {
 		{name: "unix", listen: listenTCP, way: grpclink.ByUnix},
 		{name: "shm", listen: listenTCP, way: grpclink.ByShm},
 		{name: "tls", listen: listenTCP, way: grpclink.ByTCP, secure: selfSigned},
-		{name: "grpc", listen: listenTCP, way: grpclink.ByTCP, secure: unknown},
+		{name: "grpc", listen: listenTCP, way: grpclink.ByTCP, secure: plainGRPC},
 		{name: MemoryLink},
 	}
 }

@@ -34,24 +34,24 @@ func selfSigned() (server, client credentials.TransportCredentials, err error) {
 	return server, client, nil
 }
 
-// other hides from package grpclink that its connections have no TLS. It leaves such connections to
-// gRPC then.
-type other struct {
+// unmarked hides from package grpclink that its connections have no TLS, so that grpclink leaves
+// them to gRPC.
+type unmarked struct {
 	credentials.TransportCredentials
 }
 
-// unknown makes credentials without TLS of a protocol that grpclink does not know.
-func unknown() (server, client credentials.TransportCredentials, err error) {
-	creds := other{insecure.NewCredentials()}
+// plainGRPC makes credentials without TLS of a protocol that grpclink does not know.
+func plainGRPC() (server, client credentials.TransportCredentials, err error) {
+	creds := unmarked{insecure.NewCredentials()}
 	return creds, creds, nil
 }
 
 // Info names the protocol.
-func (other) Info() credentials.ProtocolInfo {
+func (unmarked) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "none"}
 }
 
 // Clone returns a copy.
-func (o other) Clone() credentials.TransportCredentials {
-	return other{o.TransportCredentials.Clone()}
+func (u unmarked) Clone() credentials.TransportCredentials {
+	return unmarked{u.TransportCredentials.Clone()}
 }

@@ -162,7 +162,8 @@ func (d *Device) product(o operands, transA, transB bool, m, n, k int, alpha flo
 type halves struct{ a, b unsafe.Pointer }
 
 // sharesHalves says whether cuBLAS multiplies an [m, k] and an [n, k] matrix, and their gradients,
-// from the same copies of the operands.
+// from the same copies of the operands. The gradient of the first matrix is an [m, k] product over
+// n. It is asked for as [k, m]: for cuBLAS, chooseMethod is symmetric in m and n.
 func (d *Device) sharesHalves(m, n, k int) bool {
 	by := d.byLibrary(operandBF16) && d.forward() == operandBF16
 	for range 3 {
@@ -188,7 +189,7 @@ func (d *Device) productOf(o operands, copies halves, transA, transB bool, m, n,
 	d.ownProduct(o, p, how)
 }
 
-// libraryProduct has cuBLAS make a product, if it has such.
+// libraryProduct makes a product by cuBLAS. It returns false if cuBLAS does not support it.
 func (d *Device) libraryProduct(o operands, copies halves, p driver.Product) (done bool) {
 	if o == operandBF16 || o == operandFP16 {
 		d.roundBoth(o, &copies, p)
@@ -213,7 +214,7 @@ func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
 	return true
 }
 
-// roundBoth makes the copies that there are not, in the scratch.
+// roundBoth makes the missing copies, in the scratch.
 func (d *Device) roundBoth(o operands, copies *halves, p driver.Product) {
 	lenA, lenB := p.M*p.K, p.K*p.N
 	bytesA := alignedBytes(2 * lenA)

@@ -112,7 +112,7 @@ func (d *Device) cut(parts []part) unsafe.Pointer {
 	return memory
 }
 
-// tryCut is cut for whoever can do without.
+// tryCut is cut that returns the lack of memory.
 func (d *Device) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 	bytes := partsBytes(parts)
 	memory, lack := d.tryTake(workspace(bytes), int64(bytes), false)
@@ -147,7 +147,7 @@ func (d *Device) take(what string, bytes int64, tensor bool) unsafe.Pointer {
 	return p
 }
 
-// tryTake is take for whoever can do without: it returns the lack of memory, if that is what fails.
+// tryTake is take that returns the lack of memory.
 func (d *Device) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
 	*compute.MemoryError) {
 	if bytes < 1 {

@@ -21,8 +21,8 @@ type persistent struct {
 	steps       loop            // a product a step; nil while it is not needed
 	memory      unsafe.Pointer  // of what follows
 	exchange    unsafe.Pointer  // of the pass that is next
-	// carry: [B, H], what of the gradient of h (GRU) or c (LSTM) a step hands to the one before it,
-	// besides what goes through W_hh.
+	// carry: [B, H], the part of the gradient of h (GRU) or c (LSTM) that a step hands back without
+	// W_hh.
 	carry unsafe.Pointer
 }
 
@@ -38,15 +38,25 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 	if l.memory, lack = d.tryCut(l.parts()); lack != nil {
 		return nil
 	}
+	made := false
+	defer func() {
+		if !made {
+			l.close()
+		}
+	}()
 	if l.there != nil && !l.resident(l.there, d.forward(), false) {
 		l.there = nil
 	}
 	if l.back != nil && !l.resident(l.back, d.backward(), true) {
 		l.back = nil
 	}
+	if l.there == nil && l.back == nil {
+		return nil
+	}
 	if !l.whole(inference) {
 		l.byProducts()
 	}
+	made = true
 	return l
 }
 

@@ -41,8 +41,8 @@ type loop interface {
 	// backward takes the tape to the gradients of the sums. dy: [T, B, H]; dout is the gradient of
 	// the last state, dstate receives that of the first.
 	backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape)
-	// empty is memory of the loop's that must be zero when the pass is next. The passes are
-	// forward, which leaves anything there, and backward.
+	// empty is the memory that the caller zeroes before that pass. A forward pass does not leave
+	// it zero.
 	empty(backward bool) copied
 	close()
 }

@@ -12,8 +12,8 @@ import (
 	"rondo/task/translate"
 )
 
-// Ways are the values of --vector-as: how a decoder reads the vector.
-func Ways() []string {
+// VectorUses are the values of --vector-as: how a decoder reads the vector.
+func VectorUses() []string {
 	return []string{model.ContextConcat: "both", model.ContextState: "state",
 		model.ContextInput: "input"}
 }

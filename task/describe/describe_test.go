@@ -60,7 +60,8 @@ func newTask(t *testing.T, way string) *translate.Task {
 	t.Cleanup(dev.Close)
 	m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.LSTM, Vectors: columns,
 		TargetVocab: set.TargetVocabulary().Len(), Embed: 4, Hidden: 6, Layers: 2, Dropout: 0.3,
-		Context: model.Context(slices.Index(Ways(), way)), Seed: 3, GradientTail: train.Tail}, dev)
+		Context: model.Context(slices.Index(VectorUses(), way)), Seed: 3,
+		GradientTail: train.Tail}, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +82,7 @@ func newTask(t *testing.T, way string) *translate.Task {
 // Loss, gradient and evaluation are sums over the lanes, however these are dealt to seats, and the
 // targets are as many as Targets says: each text's tokens and its end.
 func TestDealing(t *testing.T) {
-	for _, way := range Ways() {
+	for _, way := range VectorUses() {
 		t.Run(way, func(t *testing.T) {
 			task := newTask(t, way)
 			var want []float64

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"rondo/corpus"
+	"rondo/model"
 	"rondo/task/label"
 )
 
@@ -15,10 +16,18 @@ const MaxTokens = 512
 
 // Filler fills the blanks in lines of text.
 type Filler struct {
-	Predictor  *label.Predictor // of lines of up to MaxTokens
+	Predictor  *label.Predictor // from NewPredictor
 	Vocabulary *corpus.Vocabulary
 	Tokenizer  corpus.Tokenizer
 	Mark       string // stands for a blank in a line
+}
+
+// NewPredictor makes the predictor of a Filler. It does not predict corpus.Unknown and Blank. Close
+// frees it.
+func NewPredictor(l *model.Labeller, v *corpus.Vocabulary) *label.Predictor {
+	p := label.NewPredictor(l, MaxTokens)
+	p.Reserved, p.Blank = int(v.ID(Blank))+1, true
+	return p
 }
 
 // Line is a line of text with its blanks filled.
@@ -29,7 +38,8 @@ type Line struct {
 	Probabilities []float32 `json:"probabilities"`
 }
 
-// Lines fills the blanks in the lines of a text: see lines.Reader.
+// Lines fills the blanks in the lines of a text: see lines.Reader. Lines without a token stay as
+// they are.
 func (f Filler) Lines(ctx context.Context, in io.Reader, each func(Line) error) error {
 	tokens := f.Vocabulary.Tokens()
 	encode := func(line string) ([]int32, error) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"rondo/corpus"
-	"rondo/task/label"
 )
 
 // The marks of a line are blanks, and the text beside them keeps its spaces, however it is
@@ -48,19 +47,25 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// Lines fills each mark with the likeliest token, and leaves the rest of the line as it is.
+// Lines fills each mark with the likeliest token but Unknown and Blank, and leaves the rest of the
+// line as it is. Empty lines stay.
 func TestLines(t *testing.T) {
 	l := newLabeller(t, 0)
-	p := label.NewPredictor(l, MaxTokens)
+	for _, v := range l.Config().Layout() {
+		if v.Name == "output.bias" {
+			copy(l.Params()[v.Offset:], []float32{9, 8}) // Unknown and Blank are the likeliest
+		}
+	}
+	p := NewPredictor(l, vocabulary(t))
 	defer p.Close()
 	f := Filler{Predictor: p, Vocabulary: vocabulary(t), Mark: "_",
 		Tokenizer: corpus.Tokenizer{Unit: corpus.Char, Normalize: corpus.Letters}}
 	var got []Line
-	err := f.Lines(t.Context(), strings.NewReader("A _C, _\nb\n"), func(line Line) error {
+	err := f.Lines(t.Context(), strings.NewReader("\nA _C, _\n\nb\n"), func(line Line) error {
 		got = append(got, line)
 		return nil
 	})
-	if err != nil || len(got) != 2 {
+	if err != nil || len(got) != 4 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	predicted, err := p.Predict([][]int32{{2, 5, 1, 4, 5, 1}})
@@ -72,7 +77,10 @@ func TestLines(t *testing.T) {
 	want := Line{Text: "A _C, _", Filled: "A " + first + "C, " + second,
 		Tokens: []string{first, second}, Probabilities: []float32{
 			predicted[0].Probabilities[2], predicted[0].Probabilities[5]}}
-	if !reflect.DeepEqual(got[0], want) || got[1].Filled != "b" || got[1].Tokens != nil {
+	if !reflect.DeepEqual(got, []Line{{}, want, {}, {Text: "b", Filled: "b"}}) {
 		t.Errorf("%+v, want %+v and b", got, want)
+	}
+	if predicted[0].Labels[2] < 2 || predicted[0].Labels[5] < 2 {
+		t.Errorf("labels %v are reserved", predicted[0].Labels)
 	}
 }

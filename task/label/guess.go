@@ -13,6 +13,7 @@ import (
 // guess finds the most likely labels of batches.
 type guess struct {
 	config    model.LabellerConfig
+	reserved  int // the first labels, which are not predicted
 	lanes     int
 	logits    []float32
 	predicted []int32 // [rows, lanes], of the last batch
@@ -38,9 +39,9 @@ func (g *guess) labels(pass *model.LabelPass, in model.Examples) (lossSum float6
 	}
 	for i := range rows {
 		logits := g.logits[i*C : (i+1)*C]
-		best := 0
-		for label, x := range logits {
-			if x > logits[best] {
+		best := min(g.reserved, C-1)
+		for label := best; label < C; label++ {
+			if logits[label] > logits[best] {
 				best = label
 			}
 		}
@@ -149,6 +150,11 @@ type Prediction struct {
 
 // Predictor predicts the labels of texts.
 type Predictor struct {
+	// Reserved is the number of first labels that are not predicted.
+	Reserved int
+	// Blank keeps lines without a token: see lines.Reader. They have no labels.
+	Blank bool
+
 	labeller *model.Labeller
 	most     int              // tokens of a text
 	pass     *model.LabelPass // nil: none yet
@@ -173,12 +179,16 @@ func (p *Predictor) grow(steps int) (err error) {
 	return err
 }
 
-// Predict predicts the labels of at most MaxTogether texts, each of at least one token.
+// Predict predicts the labels of at most MaxTogether texts. Only a network of one label for each
+// token takes a text without tokens.
 func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
 	in := model.Examples{Lengths: make([]int32, MaxTogether)}
 	for lane, tokens := range texts {
 		in.Lengths[lane] = int32(len(tokens))
 		in.Steps = max(in.Steps, len(tokens))
+	}
+	if in.Steps == 0 {
+		return make([]Prediction, len(texts)), nil
 	}
 	in.Inputs = make([]int32, in.Steps*MaxTogether)
 	for lane, tokens := range texts {
@@ -190,6 +200,7 @@ func (p *Predictor) Predict(texts [][]int32) ([]Prediction, error) {
 		return nil, err
 	}
 	g := newGuess(p.labeller.Config(), in.Steps, MaxTogether)
+	g.reserved = p.Reserved
 	if _, err := g.labels(p.pass, in); err != nil {
 		return nil, err
 	}

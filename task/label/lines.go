@@ -20,7 +20,8 @@ func (p *Predictor) Lines(
 	ctx context.Context, in io.Reader, encode func(line string) ([]int32, error), labels []string,
 	each func(Line) error,
 ) error {
-	reader := lines.Reader{Encode: encode, Most: p.most, Together: MaxTogether}
+	reader := lines.Reader{Encode: encode, Most: p.most, Together: MaxTogether,
+		Blank: p.Blank}
 	return reader.Read(ctx, in, func(texts []string, tokens [][]int32) error {
 		predicted, err := p.Predict(tokens)
 		if err != nil {

@@ -30,8 +30,8 @@ type Reader struct {
 	Encode   func(line string) ([]int32, error) // returns a line's tokens
 	Most     int                                // tokens of a line
 	Together int                                // lines of a batch
-	// Blank has lines without a token used, too, so that each line of the input has its answer.
-	// Without it they are errors, and empty lines are skipped.
+	// Blank keeps lines without a token, so that each line of the input has an answer. Without it,
+	// empty lines are skipped and other lines without a token are errors.
 	Blank bool
 }
 

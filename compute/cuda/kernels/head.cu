@@ -30,9 +30,9 @@ template <int N> struct alignas(2 * N) some_halves {
 
 // losses[row] = -log softmax(logits + bias)[target], 0 without a target, which is negative; logits:
 // [rows, V]; bias: [V] or null. With GRADIENT the targets are smoothed, as compute.Output says, and
-// the row becomes scale (softmax - (1-smoothing) onehot(target) - smoothing/V), or zeros; in
-// bfloat16, too, in halves, unless that is null. A NaN among the logits reaches the sum, and with
-// it the loss and all of the gradient.
+// the row becomes scale (softmax - (1-smoothing) onehot(target) - smoothing/V), or zeros.
+// halves, if not null, receives the same in bfloat16. A NaN among the logits reaches the sum, and
+// with it the loss and all of the gradient.
 // Shared memory: two numbers of every warp, then, if CACHED, the row. A thread takes N neighbouring
 // numbers at a time, into whose groups a row is cut.
 template <bool GRADIENT, bool CACHED, int N>

@@ -1064,17 +1064,17 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xfc{\n" +
+	"\x04_max\"\xfa}\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc6\x01\n" +
-	"\x04task\x18\x02 \x01(\tB\xb1\x01\xaa\xbb\x18\xac\x01\n" +
-	"\xa5\x01what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; translate: another text; regress: the next row of a time series\x12\x02lmR\x04task\x12\xf6\x01\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x84\x02\n" +
+	"\x04task\x18\x02 \x01(\tB\xef\x01\xaa\xbb\x18\xea\x01\n" +
+	"\xe3\x01what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series\x12\x02lmR\x04task\x12\xb8\x02\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
-	"\xc4\x01training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target\x12\x0fbuiltin:opticksR\x06corpus\x12v\n" +
-	"\ttokenizer\x18\v \x01(\tBX\xaa\xbb\x18T\n" +
-	">unit of a token; other tasks than lm: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
+	" \x01(\tB\x9f\x02\xaa\xbb\x18\x9a\x02\n" +
+	"\x86\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm and fill: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
+	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
 	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
@@ -1097,9 +1097,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
 	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
 	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
-	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12u\n" +
-	"\x05embed\x18\x17 \x01(\x03B_\xaa\xbb\x18[\n" +
-	"Dwidth of the token embedding; 0: one-hot input (translate: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x82\x01\n" +
+	"\x05embed\x18\x17 \x01(\x03Bl\xaa\xbb\x18h\n" +
+	"Qwidth of the token embedding; 0: one-hot input (translate and describe: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
@@ -1118,9 +1118,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fteacher_forcing\x18\xe7\x01 \x01(\x01B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
 	"qprobability that a decoder in training reads the right token before; else its own prediction (scheduled sampling)\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x0eteacherForcing\x12\x9b\x01\n" +
 	"\x15teacher_forcing_steps\x18\xe8\x01 \x01(\x03Bf\xaa\xbb\x18b\n" +
-	"Tsteps in which this probability falls from 1 to --teacher-forcing; 0: it is constant\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x13teacherForcingSteps\x12~\n" +
-	"\rbidirectional\x18\x1d \x01(\bBX\xaa\xbb\x18T\n" +
-	"Rread each example (translate: each source) in both directions, --hidden units eachR\rbidirectional\x12\xaf\x01\n" +
+	"Tsteps in which this probability falls from 1 to --teacher-forcing; 0: it is constant\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x13teacherForcingSteps\x12\x9c\x01\n" +
+	"\rbidirectional\x18\x1d \x01(\bBv\xaa\xbb\x18r\n" +
+	"pread each example (translate: each source) in both directions, --hidden units each; fill: on, unless it is givenR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
 	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xd1\x01\n" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
@@ -1148,9 +1148,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05batch\x18\x1e \x01(\x03B[\xaa\xbb\x18W\n" +
 	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +
 	"\x04bptt\x18\x1f \x01(\x03B\\\xaa\xbb\x18X\n" +
-	"@tokens of each lane that a step reads and backpropagates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xa2\x01\n" +
-	"\bsampling\x18  \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
-	"^sequential: carry the hidden state from segment to segment; random: begin each segment at zero\x12\n" +
+	"@tokens of each lane that a step reads and backpropagates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
+	"\bsampling\x18  \x01(\tB\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
+	"\x9b\x01sequential: carry the hidden state from segment to segment; random: begin each segment at zero; fill and lm --bidirectional carry no state: the order alone\x12\n" +
 	"sequential\x1a\n" +
 	"sequential\x1a\x06randomR\bsampling\x12o\n" +
 	"\toptimizer\x18! \x01(\tBQ\xaa\xbb\x18M\n" +
