@@ -70,7 +70,7 @@ func (s *Server) Scale(ctx context.Context, r *rondov1.ScaleRequest) (
 	}
 	s.publish(t, &rondov1.Event{Kind: &rondov1.Event_Scale{
 		Scale: &rondov1.ScaleEvent{Workers: int64(workers)},
-	}})
+	}}, false)
 	return &rondov1.ScaleResponse{}, nil
 }
 

@@ -115,7 +115,7 @@ func (s *Server) Notify(id, text string) {
 	if t := s.leads(); t != nil {
 		s.publish(t, &rondov1.Event{Kind: &rondov1.Event_Notice{
 			Notice: &rondov1.NoticeEvent{Id: id, Text: text},
-		}})
+		}}, false)
 	}
 }
 
@@ -128,6 +128,8 @@ func (s *Server) Planned(p cluster.Plan) {
 	}
 	t.mu.Lock()
 	wasEnded := t.plan.Phase == cluster.Ended
+	// Workers ended in a ring that this leader has not led: an earlier one has announced the end.
+	retold := t.plan.Equal(cluster.Plan{}) && p.Result != ""
 	t.plan = p
 	close(t.planned)
 	t.planned = make(chan struct{})
@@ -136,7 +138,7 @@ func (s *Server) Planned(p cluster.Plan) {
 	if p.Phase != cluster.Ended || wasEnded {
 		return
 	}
-	s.publish(t, last)
+	s.publish(t, last, retold)
 	t.hub.finish()
 	close(t.ended)
 }
@@ -169,15 +171,15 @@ func (t *term) lastEvent() *rondov1.Event {
 	}}
 }
 
-// publish adds a record of the coordinator. The lock is held until the hub has it, because the hub
+// publish adds a record of the coordinator. retold: an earlier leader had the event. The lock is held until the hub has it, because the hub
 // accepts a source's records only in order.
-func (s *Server) publish(t *term, e *rondov1.Event) {
+func (s *Server) publish(t *term, e *rondov1.Event, retold bool) {
 	s.mu.Lock()
 	s.sequence++
 	added := t.hub.add(&rondov1.Record{Source: s.id, Sequence: s.sequence, Event: e})
 	s.mu.Unlock()
 	if added && s.Heard != nil {
-		s.Heard(e, false)
+		s.Heard(e, retold)
 	}
 }
 
