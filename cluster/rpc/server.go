@@ -171,8 +171,8 @@ func (t *term) lastEvent() *rondov1.Event {
 	}}
 }
 
-// publish adds a record of the coordinator. retold: an earlier leader had the event. The lock is held until the hub has it, because the hub
-// accepts a source's records only in order.
+// publish adds a record of the coordinator. retold: an earlier leader had the event. The lock is
+// held until the hub has the record, because the hub accepts a source's records only in order.
 func (s *Server) publish(t *term, e *rondov1.Event, retold bool) {
 	s.mu.Lock()
 	s.sequence++
