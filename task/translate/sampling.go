@@ -17,7 +17,7 @@ type Sampling struct {
 
 // own is the probability at a step, from 0.
 func (s Sampling) own(step int64) float64 {
-	if step >= s.Steps {
+	if s.Own == 0 || step >= s.Steps {
 		return s.Own
 	}
 	return s.Own * float64(step) / float64(s.Steps)
