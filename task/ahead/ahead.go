@@ -55,9 +55,11 @@ func Read[B any](
 			select {
 			case b := <-a.free:
 				b.at = at
-				b.inputs, b.err = read(ctx, at, b.data)
-				a.ready <- b // never blocks: it has room for every batch
-				if b.err != nil {
+				var err error
+				b.inputs, err = read(ctx, at, b.data)
+				b.err = err
+				a.ready <- b // never blocks: it has room for every batch; it is Next's now
+				if err != nil {
 					return
 				}
 			case <-ctx.Done():

@@ -123,7 +123,7 @@ func addEpoch(t *testing.T, task *translate.Task, of train.Lanes, sum []float64)
 		if _, err := s.Next(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		loss, err := s.Backward(train.Pass{Step: 1, Span: at, Scale: 0.5})
+		loss, err := s.Backward(train.Pass{Span: at, Scale: 0.5})
 		if err != nil {
 			t.Fatal(err)
 		}
