@@ -29,7 +29,7 @@ type State struct {
 	plan        Plan      // last decided
 	members     []Member  // registered now, by host and id
 	done        []string  // ids of the ring's workers that reported their end
-	result      string    // the lowest one's of their ranks that reported one
+	result      string    // Done.Result of the lowest rank that reported one
 	resultOf    Rank      // that rank
 	asked       []string  // ids of the ring's workers that asked to leave; not planned yet
 	leaving     []string  // ids of registered workers that asked to leave; not chosen any more
@@ -132,7 +132,7 @@ type ScaleRequested struct{ Workers int }
 type Done struct {
 	ID         string
 	Generation Generation // of the ring in which it ended; 0: the present one
-	Result     string     // its part of Plan.Result; "" if it has none
+	Result     string     // for Plan.Result; "" if it has none
 }
 
 // StopRequested makes the workers stop at the same step, and save.
