@@ -69,6 +69,9 @@ func TestConformance(t *testing.T) {
 		"shapes":            testShapes,
 		"cancelled":         testCancelled,
 		"nothing half done": testNothingHalfDone,
+		"claim":             testClaim,
+		"claim lost":        testClaimLost,
+		"two runs":          testTwoRuns,
 	}
 	for kind, create := range makers {
 		for name, run := range suite {
