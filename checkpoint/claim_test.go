@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"gocloud.dev/blob"
@@ -126,124 +125,123 @@ func TestClaimHeld(t *testing.T) {
 	check(t, <-released)
 }
 
-// takingTurns makes two stores work one storage operation at a time, in an order drawn from a seed.
-func takingTurns(store *Store, turn *turns, who int) {
-	wait := func() { turn.wait(who) }
+// paused calls wait before each storage operation of a store.
+func paused(store *Store, wait func()) {
 	setFault(store, func(Op, int64, string) error { wait(); return nil })
 	switch p := store.place.(type) {
 	case *folder:
 		exchange := p.exchange
 		p.exchange = func(a, b string) error { wait(); return exchange(a, b) }
 	case *bucket:
-		p.b = &turningObjects{p.b, wait}
+		p.b = &pausedObjects{p.b, wait}
 	}
-	store.place = &turningPlace{store.place, wait}
+	store.place = &pausedPlace{store.place, wait}
 }
 
-type turningPlace struct {
+type pausedPlace struct {
 	place
 	wait func()
 }
 
-func (p *turningPlace) list(ctx context.Context) (complete, partial []string, err error) {
+func (p *pausedPlace) list(ctx context.Context) (complete, partial []string, err error) {
 	p.wait()
 	return p.place.list(ctx)
 }
 
-func (p *turningPlace) remove(ctx context.Context, folder string, claim int64) error {
+func (p *pausedPlace) remove(ctx context.Context, folder string, claim int64) error {
 	p.wait()
 	return p.place.remove(ctx, folder, claim)
 }
 
-func (p *turningPlace) listClaims(ctx context.Context) ([]string, error) {
+func (p *pausedPlace) listClaims(ctx context.Context) ([]string, error) {
 	p.wait()
 	return p.place.listClaims(ctx)
 }
 
-func (p *turningPlace) createClaim(ctx context.Context, name string, text []byte) error {
+func (p *pausedPlace) createClaim(ctx context.Context, name string, text []byte) error {
 	p.wait()
 	return p.place.createClaim(ctx, name, text)
 }
 
 // claimHeld: both processes live all the time, on machines of their own.
-func (p *turningPlace) claimHeld(context.Context, string) (bool, error) { return false, nil }
+func (p *pausedPlace) claimHeld(context.Context, string) (bool, error) { return false, nil }
 
-type turningObjects struct {
+type pausedObjects struct {
 	objects
 	wait func()
 }
 
-func (o *turningObjects) WriteAll(
+func (o *pausedObjects) WriteAll(
 	ctx context.Context, key string, p []byte, opts *blob.WriterOptions,
 ) error {
 	o.wait()
 	return o.objects.WriteAll(ctx, key, p, opts)
 }
 
-func (o *turningObjects) Delete(ctx context.Context, key string) error {
+func (o *pausedObjects) Delete(ctx context.Context, key string) error {
 	o.wait()
 	return o.objects.Delete(ctx, key)
 }
 
-// testTwoRuns lets a run save and delete while a later run goes back to step 10 in the same folder
-// and makes its own steps 20 and 30. Whatever the order of their operations, what the later run has
-// saved stays.
+// testTwoRuns lets a run save and delete, and a later run go back to step 10 in the same folder and
+// make its own steps 20 and 30. One of the two is paused before each of its storage operations in
+// turn, and the other then does all of its work. What the later run has saved must stay.
 func testTwoRuns(t *testing.T, s storage) {
 	ctx := t.Context()
-	for seed := range uint64(150) {
-		if seed > 0 {
-			for _, key := range s.keys(t) {
-				s.remove(t, key)
-			}
-		}
-		first, second := s.owned(t, firstRun, 11), s.owned(t, secondRun, 21)
-		for _, step := range []int64{10, 20} {
-			_, err := first.Save(ctx, snapshot(step, 1))
-			check(t, err)
-		}
-		turn := newTurns(seed)
-		takingTurns(first, turn, 0)
-		takingTurns(second, turn, 1)
-		var running sync.WaitGroup
-		running.Go(func() {
-			defer turn.leave(0)
+	save := func(store *Store, step int64, variant float32) error {
+		_, err := store.Save(ctx, snapshot(step, variant))
+		return err
+	}
+	works := []func(*Store){
+		func(first *Store) {
 			for _, err := range []error{
-				first.Remove(ctx, 20), saveOf(ctx, first, 20, 1), saveOf(ctx, first, 30, 1),
+				first.Remove(ctx, 20), save(first, 20, 1), save(first, 30, 1),
 				first.retain(ctx, 1, 30), first.RemoveAfter(ctx, 10),
 			} {
 				var owned *OwnedError
 				if err != nil && !errors.As(err, &owned) && !errors.Is(err, errLaterClaim) {
-					t.Errorf("seed %d, first run: %v", seed, err)
+					t.Errorf("first run: %v", err)
 				}
 			}
-		})
-		running.Go(func() {
-			defer turn.leave(1)
-			report2(t, second.RemoveAfter(ctx, 10))
-			report2(t, saveOf(ctx, second, 20, 2))
-			report2(t, saveOf(ctx, second, 30, 2))
-		})
-		running.Wait()
-		reader := s.store(t)
-		for _, step := range []int64{20, 30} {
-			c, err := reader.Load(ctx, step)
-			if err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-			wantHolds(t, c, snapshot(step, 2))
-		}
+		},
+		func(second *Store) {
+			check(t, second.RemoveAfter(ctx, 10))
+			check(t, save(second, 20, 2))
+			check(t, save(second, 30, 2))
+		},
 	}
-}
-
-// saveOf is Save without the path.
-func saveOf(ctx context.Context, store *Store, step int64, variant float32) error {
-	_, err := store.Save(ctx, snapshot(step, variant))
-	return err
-}
-
-func report2(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
+	for late := range works { // the one that is paused
+		pauses := 0
+		for done := false; !done; pauses++ {
+			for _, key := range s.keys(t) {
+				s.remove(t, key)
+			}
+			stores := []*Store{s.owned(t, firstRun, 11), s.owned(t, secondRun, 21)}
+			for _, step := range []int64{10, 20} {
+				check(t, save(stores[0], step, 1))
+			}
+			operations := 0
+			paused(stores[late], func() {
+				if operations++; operations == pauses+1 {
+					works[1-late](stores[1-late])
+				}
+			})
+			paused(stores[1-late], func() {})
+			works[late](stores[late])
+			if done = operations <= pauses; done {
+				works[1-late](stores[1-late])
+			}
+			reader := s.store(t)
+			for _, step := range []int64{20, 30} {
+				c, err := reader.Load(ctx, step)
+				if err != nil {
+					t.Fatalf("run %d, paused before operation %d: %v", late, pauses, err)
+				}
+				wantHolds(t, c, snapshot(step, 2))
+			}
+		}
+		if pauses < 20 {
+			t.Errorf("run %d has only %d operations", late, pauses)
+		}
 	}
 }
