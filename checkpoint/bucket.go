@@ -256,15 +256,6 @@ func (f *bucketFile) Close() error {
 
 func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 	key := d.key(d.folder, manifestOf(d.claim))
-	newest, err := d.manifest(ctx, d.folder)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.abort()
-		return err
-	}
-	if claim, _ := manifestClaim(newest); claim > max(d.claim, 1) {
-		d.abort()
-		return errLaterClaim
-	}
 	replaced := d.filesOf(ctx)
 	for _, op := range []Op{OpWrite, OpRename} {
 		if err := d.fault.check(op, d.folder, key); err != nil {
@@ -272,7 +263,7 @@ func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 			return err
 		}
 	}
-	err = d.ask(ctx, func(ctx context.Context) error {
+	err := d.ask(ctx, func(ctx context.Context) error {
 		return d.b.WriteAll(ctx, key, manifest,
 			&blob.WriterOptions{ContentType: "application/json"})
 	})

@@ -255,6 +255,10 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 		return nil, err
 	}
 	e.saver.startFrom(found)
+	for _, skipped := range found.Skipped {
+		e.worker.jobNotice(ctx, fmt.Sprintf("the checkpoint of step %d is damaged (%v): going on "+
+			"from the one of step %d", skipped.Step, skipped.Err, found.Step))
+	}
 	before, err := job.Spec(found)
 	if err != nil {
 		return nil, err
