@@ -15,7 +15,7 @@ import (
 // Owner is a process that writes checkpoints into a folder, and the run it belongs to.
 //
 // A folder has one owner at a time. A process becomes the owner by a claim: a file
-// owner-00000003.json, which only one process can create. The highest number owns the folder. Each
+// .owner-00000003.json, which only one process can create. The highest number owns the folder. Each
 // manifest records its writer's claim, and no writer replaces or deletes what a later claim wrote.
 // So a process that was paused, and wakes up after another has become the owner, destroys nothing.
 type Owner struct {
@@ -45,7 +45,7 @@ func (e *OwnedError) Error() string {
 }
 
 const (
-	claimPrefix, claimSuffix = "owner-", ".json"
+	claimPrefix, claimSuffix = ".owner-", ".json"
 	// maxClaim bounds a claim that a file names.
 	maxClaim = 1e12
 	// maxClaimBytes bounds the memory for an owner's file.
@@ -203,6 +203,21 @@ func (s *Store) Refused(ctx context.Context) error {
 		return err
 	}
 	return s.mayClaim(ctx, newest)
+}
+
+// mayAdd is holdClaim for a process that replaces and deletes nothing of others. Another process of
+// the run may own the folder.
+func (s *Store) mayAdd(ctx context.Context) error {
+	if err := s.holdClaim(ctx); !ofSameRun(err) {
+		return err
+	}
+	return nil
+}
+
+// ofSameRun says whether a process of the same run owns the folder.
+func ofSameRun(err error) bool {
+	var owned *OwnedError
+	return errors.As(err, &owned) && owned.SameRun
 }
 
 // holdClaim checks before a change that this store's process owns the folder. The first call

@@ -49,9 +49,21 @@ func testClaim(t *testing.T, s storage) {
 	// Another process of the run takes over, for example after rank 0 has died.
 	next := s.owned(t, firstRun, 12)
 	check(t, next.Claim(ctx))
-	_, err = first.Save(ctx, snapshot(20, 1))
-	wantOwned(t, err, 12, true)
-	wantError(t, err, s.at("/step-00000020"), `process 12 on host "host-a"`)
+	_, err = next.Save(ctx, snapshot(20, 2))
+	check(t, err)
+	for _, step := range []int64{20, 30} { // it may add to the run's checkpoints
+		where, err := first.Save(ctx, snapshot(step, 1))
+		check(t, err)
+		if want := s.at("/" + stepFolder(step)); where != want {
+			t.Errorf("saved to %s, not %s", where, want)
+		}
+	}
+	for step, variant := range map[int64]float32{20: 2, 30: 1} {
+		c, err := next.Load(ctx, step)
+		check(t, err)
+		wantHolds(t, c, snapshot(step, variant))
+	}
+	wantError(t, first.Retain(ctx, 1), s.at(""), `process 12 on host "host-a"`)
 	wantOwned(t, first.Retain(ctx, 1), 12, true)
 	wantOwned(t, first.Remove(ctx, 10), 12, true)
 	check(t, first.Claim(ctx)) // it is the run's writer once more

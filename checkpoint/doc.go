@@ -2,6 +2,7 @@
 // safetensors files, one folder a step, and a manifest that makes the folder a checkpoint.
 //
 //	runs/opticks/                     the checkpoint folder, a local path or a blob URL
+//	    .owner-00000001.json          who writes here (see Owner)
 //	    step-00000050/
 //	        model.safetensors
 //	        optimizer.safetensors

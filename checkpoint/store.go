@@ -125,8 +125,8 @@ func (s *Store) Close() error { return s.place.close() }
 // the call.
 //
 // Two processes may save one step at the same time, for example when an evicted worker does not
-// know it yet. Each writes its own files, and the later claim wins. If another process has become
-// the folder's owner, the error is an *OwnedError.
+// know it yet. Each writes its own files, and the later claim wins. If another run has become the
+// folder's owner, the error is an *OwnedError.
 func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
 	name := stepFolder(snap.Step)
 	defer func() {
@@ -138,7 +138,7 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
-	if err := s.checkOwner(ctx); err != nil {
+	if err := s.checkOwner(ctx); err != nil && !ofSameRun(err) {
 		return "", err
 	}
 	m.Claim = s.claim.Load()
@@ -156,11 +156,15 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		d.abort()
 		return "", err
 	}
-	if err := s.holdClaim(ctx); err != nil {
+	if err := s.mayAdd(ctx); err != nil {
 		d.abort()
 		return "", err
 	}
-	if err := d.commit(ctx, b); err != nil {
+	err = d.commit(ctx, b)
+	if errors.Is(err, errLaterClaim) {
+		err = s.mayAdd(ctx) // the later owner's checkpoint serves as well
+	}
+	if err != nil {
 		return "", err
 	}
 	return s.place.at(name), nil

@@ -65,9 +65,6 @@ func OpenCheckpoints(
 	if err != nil {
 		return nil, folderError(checkpointFlag, err)
 	}
-	if err := store.Refused(ctx); err != nil {
-		return nil, errors.Join(folderError(checkpointFlag, err), store.Close())
-	}
 	c := &Checkpoints{Store: store}
 	step, err := jobspec.ParseResumeStep(spec.Resume)
 	if err == nil && newest != nil && newest.Created.Before(time.Unix(0, spec.Submitted)) {
@@ -75,6 +72,19 @@ func OpenCheckpoints(
 	}
 	c.startClock(spec, newest)
 	return c, nil
+}
+
+// Refused returns a usage error if another run, which lives, writes the folder.
+func (c *Checkpoints) Refused(ctx context.Context) error {
+	if c.Store == nil {
+		return nil
+	}
+	err := c.Store.Refused(ctx)
+	var owned *checkpoint.OwnedError
+	if errors.As(err, &owned) {
+		return app.Usagef("%s: %w", checkpointFlag, err)
+	}
+	return err
 }
 
 // leastTime is a Unix time in nanoseconds, in 2001. A smaller JobSpec.submitted is a run's number,

@@ -61,6 +61,9 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 		return nil, app.Usage(err)
 	}
 	e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data, e.faults.disk)
+	if err == nil {
+		err = e.stored.Refused(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
