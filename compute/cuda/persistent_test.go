@@ -278,6 +278,24 @@ func TestPersistentWithoutRoom(t *testing.T) {
 	}
 }
 
+// TestPersistentGivesBack has a driver that refuses the module of the persistent kernels: what was
+// made for the recurrence is given back.
+func TestPersistentGivesBack(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 40}
+	d.kernels.modules[d.kernels.of["persistent_forward_fp32_2"]].PTX = "not PTX"
+	before, _ := d.Bytes()
+	err := failureOf(func() { newPersistent(d, s, false) })
+	failed, ok := errors.AsType[*compute.DeviceError](err)
+	if !ok || failed.Doing != "loading the kernels of persistent_forward" || d.broken {
+		t.Fatalf("%v; broken: %t", err, d.broken)
+	}
+	now, peak := d.Bytes()
+	if now != before || peak == before {
+		t.Errorf("%d bytes, %d at most, %d before what was refused", now, peak, before)
+	}
+}
+
 // TestBoundedSpins lets no persistent kernel wait: the error names the block that would have, and
 // what for.
 func TestBoundedSpins(t *testing.T) {
