@@ -47,7 +47,7 @@ func (d *Device) NewClipper() compute.Clipper {
 	c.limits, c.update = d.newStaged(limitsBytes), d.newStaged(constantsBytes)
 	c.norm = d.newResult()
 	c.verdict = d.malloc(verdictBytes)
-	d.check("making a clipper", d.stream.Zero(c.verdict, verdictBytes))
+	d.queue.check("making a clipper", d.queue.stream.Zero(c.verdict, verdictBytes))
 	made = true
 	return c
 }
@@ -58,7 +58,7 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	if loss != nil {
 		if rest = lossOf(loss.Last); rest == nil {
 			panic(fmt.Sprintf("cuda: Clip with the loss of a %T, which is not %s's", loss.Last,
-				d.name))
+				d.queue.name))
 		}
 	}
 	from := c.limits.put(func(host []byte) {
@@ -76,10 +76,10 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	if len(g) > 0 {
 		d.sumBlocks(partial, g)
 	}
-	d.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from, rest,
-		c.verdict, c.norm.place())
+	d.queue.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from,
+		rest, c.verdict, c.norm.place())
 	if len(g) > 0 {
-		d.launch("flat_clip", d.over(len(g)), int64(len(g)), g, c.verdict)
+		d.queue.launch("flat_clip", d.queue.over(len(g)), int64(len(g)), g, c.verdict)
 	}
 }
 
@@ -136,8 +136,8 @@ func putUpdate(host []byte, u compute.Update) {
 func (d *Device) update(o compute.Optimizer, from, norm unsafe.Pointer,
 	params, grads, s1, s2 []float32) {
 	if len(params) > 0 {
-		d.launch(updateKernel(o), d.over(len(params)), int64(len(params)), params, grads, s1, s2,
-			from, norm)
+		d.queue.launch(updateKernel(o), d.queue.over(len(params)), int64(len(params)), params,
+			grads, s1, s2, from, norm)
 	}
 }
 

@@ -41,7 +41,7 @@ func expect(t *testing.T, what string, d *Device, x, want []float32) {
 
 // scale multiplies memory of the device by a, in a kernel.
 func scale(d *Device, x []float32, a float32) {
-	d.launch("flat_scale", across((len(x)+255)/256, 256), int64(len(x)), x, a)
+	d.queue.launch("flat_scale", across((len(x)+255)/256, 256), int64(len(x)), x, a)
 }
 
 func TestName(t *testing.T) {
@@ -204,8 +204,8 @@ func TestArguments(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	for name, f := range map[string]func(){
 		"argument 1 of k has a type":       func() { bits("k", 1, 5) },
-		"no module has the kernel nothing": func() { d.launch("nothing", across(1, 1)) },
-		"[0 1 1] blocks of [1 1 1]":        func() { d.launch("flat_scale", across(0, 1)) },
+		"no module has the kernel nothing": func() { d.queue.launch("nothing", across(1, 1)) },
+		"[0 1 1] blocks of [1 1 1]":        func() { d.queue.launch("flat_scale", across(0, 1)) },
 	} {
 		if text := panicOf(f); !strings.Contains(text, name) {
 			t.Errorf("panic %q, want %q", text, name)
@@ -249,7 +249,7 @@ func breakDevice(t *testing.T) {
 	}
 	nowhere := make([]unsafe.Pointer, 1)
 	*(*uintptr)(unsafe.Pointer(&nowhere[0])) = 256
-	d.launch("flat_scale", across(1, 256), int64(256), nowhere[0], float32(2))
+	d.queue.launch("flat_scale", across(1, 256), int64(256), nowhere[0], float32(2))
 	for _, doing := range []string{"downloading", "again"} {
 		err := failureOf(func() { d.Download(make([]float32, 256), x) })
 		failed, ok := errors.AsType[*compute.DeviceError](err)
@@ -287,10 +287,10 @@ func TestHang(t *testing.T) {
 	for range launches {
 		scale(d, x, 1)
 	}
-	if err := d.fence.Record(d.stream); err != nil {
+	if err := d.queue.fence.Record(d.queue.stream); err != nil {
 		t.Fatal(err)
 	}
-	err := d.fence.Wait(time.Microsecond)
+	err := d.queue.fence.Wait(time.Microsecond)
 	if err == nil || !strings.Contains(err.Error(), "has not come to an end in 1µs") {
 		t.Fatalf("waiting for a microsecond: %v", err)
 	}
@@ -313,10 +313,10 @@ func TestRefused(t *testing.T) {
 		"threads":       {grid: [3]int{1}, block: [3]int{1 << 20}},
 		"cooperative":   {grid: [3]int{1 << 20}, block: [3]int{256}, cooperative: true},
 	} {
-		err := failureOf(func() { d.launch("flat_scale", l, int64(1), x, float32(2)) })
+		err := failureOf(func() { d.queue.launch("flat_scale", l, int64(1), x, float32(2)) })
 		if failed, ok := errors.AsType[*compute.DeviceError](err); !ok ||
-			!strings.Contains(failed.Doing, "flat_scale") || d.broken {
-			t.Errorf("%s: %v; broken: %t", name, err, d.broken)
+			!strings.Contains(failed.Doing, "flat_scale") || d.queue.broken {
+			t.Errorf("%s: %v; broken: %t", name, err, d.queue.broken)
 		}
 	}
 	scale(d, x, 1)
@@ -335,16 +335,16 @@ func TestPoll(t *testing.T) {
 	for range 3 {
 		scale(d, x, 2)
 	}
-	if err := d.fence.Record(d.stream); err != nil {
+	if err := d.queue.fence.Record(d.queue.stream); err != nil {
 		t.Fatal(err)
 	}
-	if passed, err := d.fence.Poll(0); err != nil || passed && emulator.Running() {
+	if passed, err := d.queue.fence.Poll(0); err != nil || passed && emulator.Running() {
 		t.Errorf("a look: %t, %v", passed, err)
 	}
-	if passed, err := d.fence.Poll(time.Minute); err != nil || !passed {
+	if passed, err := d.queue.fence.Poll(time.Minute); err != nil || !passed {
 		t.Errorf("until the end: %t, %v", passed, err)
 	}
-	if n := testing.AllocsPerRun(10, func() { d.wait("waiting") }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { d.queue.wait("waiting") }); n != 0 {
 		t.Errorf("%v allocations a wait", n)
 	}
 }

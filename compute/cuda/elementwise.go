@@ -20,20 +20,20 @@ const (
 )
 
 // over is a launch of threads that go over n elements, four at a time.
-func (d *Device) over(n int) launch { return d.parted(n, flatWork) }
+func (q *queue) over(n int) launch { return q.parted(n, flatWork) }
 
 // overRows is a launch of warps that go over rows.
-func (d *Device) overRows(rows int) launch { return d.parted(rows, flatWarps) }
+func (q *queue) overRows(rows int) launch { return q.parted(rows, flatWarps) }
 
 // parted is a launch for n things, of which a block takes so many at a time.
-func (d *Device) parted(n, part int) launch {
-	return across(min(blocksFor(n, part), flatBlocks*d.multiprocessors()), flatThreads)
+func (q *queue) parted(n, part int) launch {
+	return across(min(blocksFor(n, part), flatBlocks*q.info.Multiprocessors), flatThreads)
 }
 
 // Scale multiplies x by a.
 func (d *Device) Scale(x []float32, a float32) {
 	if len(x) > 0 {
-		d.launch("flat_scale", d.over(len(x)), int64(len(x)), x, a)
+		d.queue.launch("flat_scale", d.queue.over(len(x)), int64(len(x)), x, a)
 	}
 }
 
@@ -41,7 +41,7 @@ func (d *Device) Scale(x []float32, a float32) {
 func (d *Device) Add(y, x []float32) {
 	compute.CheckSame("Add", len(y), len(x))
 	if len(x) > 0 {
-		d.launch("flat_add", d.over(len(x)), int64(len(x)), y, x)
+		d.queue.launch("flat_add", d.queue.over(len(x)), int64(len(x)), y, x)
 	}
 }
 
@@ -49,7 +49,7 @@ func (d *Device) Add(y, x []float32) {
 func (d *Device) AddBias(x, b []float32) {
 	compute.CheckBias(x, b)
 	if rows := len(x) / len(b); rows > 0 {
-		d.launch("flat_add_bias", d.overRows(rows), int64(rows), int64(len(b)), x, b)
+		d.queue.launch("flat_add_bias", d.queue.overRows(rows), int64(rows), int64(len(b)), x, b)
 	}
 }
 
@@ -63,7 +63,8 @@ func (d *Device) Embed(y, table []float32, ids []int32) {
 		compute.CheckIDs("Embed", ids, vocabulary)
 		copy(int32s(host), ids)
 	})
-	d.launch("flat_embed", d.overRows(len(ids)), int64(len(ids)), int64(width), y, table, staged)
+	d.queue.launch("flat_embed", d.queue.overRows(len(ids)), int64(len(ids)), int64(width), y,
+		table, staged)
 }
 
 // EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
@@ -83,9 +84,9 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 	groups := grouped(staged, n)
 	// A thread has a column of one id after another: how many ids differ is known only when they
 	// are, which on a Replay are others.
-	l := across(min(n, vocabulary, flatBlocks*d.multiprocessors()), embedThreads)
+	l := across(min(n, vocabulary, flatBlocks*d.queue.info.Multiprocessors), embedThreads)
 	l.grid[1] = blocksFor(width, embedThreads)
-	d.launch("flat_embed_backward", l, int64(width), dtable, dy, groups.count, groups.ids,
+	d.queue.launch("flat_embed_backward", l, int64(width), dtable, dy, groups.count, groups.ids,
 		groups.starts, groups.order)
 }
 
@@ -102,7 +103,7 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 	staged := d.stage(8*len(keys), func(host []byte) {
 		copy(unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys)), keys)
 	})
-	d.launch("flat_dropout", d.overRows(rows), int64(rows), int64(len(x)/rows),
+	d.queue.launch("flat_dropout", d.queue.overRows(rows), int64(rows), int64(len(x)/rows),
 		int32(len(keys)), y, x, staged, p, 1/(1-p))
 }
 
@@ -123,7 +124,7 @@ func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, a
 	if add {
 		adds = 1
 	}
-	d.launch("flat_copy_rows", d.overRows(n), int64(n), int64(width), dst.X[dst.At:],
+	d.queue.launch("flat_copy_rows", d.queue.overRows(n), int64(n), int64(width), dst.X[dst.At:],
 		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, adds)
 }
 
@@ -132,7 +133,7 @@ func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []in
 	compute.CheckPool(p, y, x, steps, lengths)
 	staged := d.stageLengths(lengths, steps)
 	if len(y) > 0 {
-		d.launch("flat_pool", d.parted(len(y), flatThreads), int32(p), int64(len(y)),
+		d.queue.launch("flat_pool", d.queue.parted(len(y), flatThreads), int32(p), int64(len(y)),
 			int64(len(y)/len(lengths)), y, x, staged)
 	}
 }
@@ -143,8 +144,8 @@ func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps i
 	compute.CheckPoolBackward(p, dx, dy, x, y, steps, lengths)
 	staged := d.stageLengths(lengths, steps)
 	if len(dy) > 0 {
-		d.launch("flat_pool_backward", d.parted(len(dy), flatThreads), int32(p), int64(len(dy)),
-			int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
+		d.queue.launch("flat_pool_backward", d.queue.parted(len(dy), flatThreads), int32(p),
+			int64(len(dy)), int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
 	}
 }
 
@@ -171,7 +172,7 @@ func (d *Device) SumSquares(x []float32) float64 {
 	total := d.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
 	d.sumBlocks(partial, x)
-	d.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
+	d.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
 		unsafe.Pointer(nil))
 	return d.readDouble(total)
 }
@@ -183,14 +184,14 @@ func squareBlocks(x []float32) int { return blocksFor(len(x), compute.SquaresBlo
 func (d *Device) sumBlocks(partial unsafe.Pointer, x []float32) {
 	l := across(squareBlocks(x), flatThreads)
 	l.shared = 4*compute.SquaresBlock + 8*compute.SquaresLanes
-	d.launch("flat_sum_squares", l, int64(len(x)), x, partial)
+	d.queue.launch("flat_sum_squares", l, int64(len(x)), x, partial)
 }
 
 // sumDoubles sets *total, and a result, to the sum of n float64s, in a fixed order.
 func (d *Device) sumDoubles(total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
 	l := across(1, sumsThreads)
 	l.shared = sumBytes
-	d.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
+	d.queue.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
 }
 
 // readDouble waits for a float64 in the device's memory.
@@ -236,7 +237,7 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 		block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
 	if slabs > 1 {
 		partial := d.scratch(4 * slabs * columns)
-		d.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
+		d.queue.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
 			unsafe.Pointer(nil), int64(0), int32(0))
 		x, rows, l.grid[1] = partial, slabs, 1
 	}
@@ -244,6 +245,6 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 	if to.add {
 		keep = 1
 	}
-	d.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out, to.also,
-		int64(to.same), keep)
+	d.queue.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out,
+		to.also, int64(to.same), keep)
 }

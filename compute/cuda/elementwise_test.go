@@ -375,7 +375,8 @@ func TestStageLarge(t *testing.T) {
 	}
 	staged := d.stage(4*n, func(host []byte) { copy(int32s(host), ids) })
 	y, table := d.Alloc(5), place(d, []float32{10, 11, 12}, 0)
-	d.launch("flat_embed", d.overRows(5), int64(5), int64(1), y, table, behind(staged, n-5))
+	d.queue.launch("flat_embed", d.queue.overRows(5), int64(5), int64(1), y, table, behind(staged,
+		n-5))
 	want := make([]float32, 5)
 	for i, id := range ids[n-5:] {
 		want[i] = 10 + float32(id)

@@ -22,7 +22,7 @@ func (l *steps) makeEnded() {
 
 // onRows launches a kernel over the elements of a state, given the lengths and the step.
 func (l *steps) onRows(kernel string, t tape, step int, memory ...any) {
-	l.device.launch(kernel, across(blocksFor(l.B*l.H, flatThreads), flatThreads),
+	l.device.queue.launch(kernel, across(blocksFor(l.B*l.H, flatThreads), flatThreads),
 		append([]any{t.lengths, int32(t.first + step), int32(l.B), int32(l.H)}, memory...)...)
 }
 

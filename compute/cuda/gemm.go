@@ -107,7 +107,7 @@ func libraryHas(o operands, major int) bool {
 
 // byLibrary says whether cuBLAS is there for products of such operands.
 func (d *Device) byLibrary(o operands) bool {
-	return d.blas != nil && !d.unsupported[o] && libraryHas(o, d.major())
+	return d.blas != nil && !d.unsupported[o] && libraryHas(o, d.queue.info.Major)
 }
 
 // chooseMethod says how a product is made; library says whether cuBLAS is there, tensor whether the
@@ -178,7 +178,7 @@ func (d *Device) productOf(o operands, copies halves, transA, transB bool, m, n,
 	alpha float32, a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
 	p := driver.Product{TransA: transA, TransB: transB, M: m, N: n, K: k,
 		Alpha: alpha, Beta: beta, A: a, B: b, C: c}
-	tensor := d.major() >= 8
+	tensor := d.queue.info.Major >= 8
 	how := chooseMethod(o, m, n, k, d.byLibrary(o), tensor)
 	if how.library {
 		if d.libraryProduct(o, copies, p) {
@@ -209,7 +209,7 @@ func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
 		return false
 	}
 	if err != nil {
-		d.refused(fmt.Sprintf("a product of %d x %d x %d by cuBLAS", p.M, p.N, p.K), 0, err)
+		d.queue.refused(fmt.Sprintf("a product of %d x %d x %d by cuBLAS", p.M, p.N, p.K), 0, err)
 	}
 	return true
 }
@@ -236,7 +236,7 @@ func (d *Device) roundBoth(o operands, copies *halves, p driver.Product) {
 
 // round makes a 16-bit copy.
 func (d *Device) round(o operands, from, to unsafe.Pointer, n int) {
-	d.launch("gemm_round", d.over(n), int64(n), from, to, int32(o))
+	d.queue.launch("gemm_round", d.queue.over(n), int64(n), from, to, int32(o))
 }
 
 // ownProduct makes a product by our kernels: in one launch, or in two if k is cut in slices.
@@ -251,14 +251,14 @@ func (d *Device) ownProduct(o operands, p driver.Product, how method) {
 		p.A, p.B, beta, to, int32(how.slice)}
 	if how.tensor {
 		l.block, l.shared = tensorThreads(how.tile), tensorBytes(how.tile)
-		d.launch(fmt.Sprintf("tensor_%v_%d", o, how.tile), l, arguments...)
+		d.queue.launch(fmt.Sprintf("tensor_%v_%d", o, how.tile), l, arguments...)
 	} else {
 		l.block, l.shared = [3]int{gemmThreads, 1, 1}, gemmBytes(how.tile)
-		d.launch(fmt.Sprintf("gemm_%d", how.tile), l, append(arguments, int32(o))...)
+		d.queue.launch(fmt.Sprintf("gemm_%d", how.tile), l, append(arguments, int32(o))...)
 	}
 	if how.slices > 1 {
 		count := p.M * p.N
-		d.launch("gemm_sum_slices", d.parted(count, flatThreads), int64(count),
+		d.queue.launch("gemm_sum_slices", d.queue.parted(count, flatThreads), int64(count),
 			int32(how.slices), p.Alpha, to, p.Beta, p.C)
 	}
 }

@@ -120,7 +120,7 @@ func methodsOf(d *Device, o operands, k int) []method {
 	all := []method{{tile: 64}}
 	if o == operandFP32 {
 		all = append(all, method{tile: 128})
-	} else if d.major() >= 8 {
+	} else if d.queue.info.Major >= 8 {
 		all = append(all, method{tensor: true, tile: 64}, method{tensor: true, tile: 128})
 	}
 	for i := range all {

@@ -44,7 +44,8 @@ func (d *Device) Peer() (compute.Peer, error) {
 	if err != nil {
 		return compute.Peer{}, fmt.Errorf("which host this is: %w", err)
 	}
-	return compute.Peer{Unit: d.info.UUID, Host: host, Library: "NCCL " + d.nccl.Version()}, nil
+	return compute.Peer{Unit: d.queue.info.UUID, Host: host, Library: "NCCL " + d.nccl.Version()},
+		nil
 }
 
 // hostName tells hosts, and containers that do not share a host name and /dev/shm, apart: what NCCL
@@ -87,9 +88,9 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 	if err := d.openNCCL(); err != nil {
 		return nil, err
 	}
-	comm, err := d.context.Join(d.nccl, id, rank, world)
+	comm, err := d.queue.context.Join(d.nccl, id, rank, world)
 	if driver.Broken(err) {
-		d.check("joining a group", err)
+		d.queue.check("joining a group", err)
 	}
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (g *ncclGroup) until(ctx context.Context, f func() error) error {
 func (g *ncclGroup) leave() {
 	g.comm.Abort()
 	if err := g.comm.Left(); driver.Broken(err) {
-		g.device.check("leaving a group", err)
+		g.device.queue.check("leaving a group", err)
 	}
 }
 
@@ -137,23 +138,23 @@ func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 	}
 	const doing = "summing between GPUs"
 	d := g.device
-	d.notRecording(doing)
+	d.queue.notRecording(doing)
 	return g.until(ctx, func() error {
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		if err := g.comm.Sum(d.stream, at(x), len(x)); err != nil {
+		if err := g.comm.Sum(d.queue.stream, at(x), len(x)); err != nil {
 			return err
 		}
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		limit := d.patience
+		limit := d.queue.patience
 		if deadline, ok := ctx.Deadline(); ok {
 			limit += max(0, time.Until(deadline))
 		}
-		d.check(doing, d.fence.Record(d.stream))
-		d.check(doing, d.fence.Wait(limit))
+		d.queue.check(doing, d.queue.fence.Record(d.queue.stream))
+		d.queue.check(doing, d.queue.fence.Wait(limit))
 		return g.comm.Settle(ctx)
 	})
 }
@@ -165,7 +166,7 @@ func (g *ncclGroup) Close() {
 		return
 	}
 	delete(d.groups, g)
-	if !d.broken {
+	if !d.queue.broken {
 		g.leave()
 	}
 }

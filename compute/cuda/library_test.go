@@ -139,11 +139,11 @@ func TestLibraryRefuses(t *testing.T) {
 		d.product(p.o, q.TransA, q.TransB, q.M, q.N, q.K, q.Alpha, q.A, q.B, q.Beta, q.C)
 	}
 	got := p.run(d, 0, multiply)
-	if d.byLibrary(operandBF16) || d.broken {
+	if d.byLibrary(operandBF16) || d.queue.broken {
 		t.Errorf("after a product that is refused: asked again: %t, broken: %t",
-			d.byLibrary(operandBF16), d.broken)
+			d.byLibrary(operandBF16), d.queue.broken)
 	}
-	how := chooseMethod(p.o, p.m, p.n, p.k, false, d.major() >= 8)
+	how := chooseMethod(p.o, p.m, p.n, p.k, false, d.queue.info.Major >= 8)
 	wantSame(t, "the product", got, p.run(d, 0, func(q driver.Product) {
 		d.ownProduct(p.o, q, how)
 	}))

@@ -8,7 +8,6 @@ import (
 	"unsafe"
 
 	"rondo/compute"
-	"rondo/compute/cuda/driver"
 )
 
 // memory is the account of the device's memory.
@@ -51,13 +50,13 @@ func (d *Device) Alloc(n int) []float32 {
 	if n < 0 {
 		panic(fmt.Sprintf("cuda: Alloc of %d elements", n))
 	}
-	d.notRecording("Alloc")
+	d.queue.notRecording("Alloc")
 	if n == 0 {
 		return []float32{}
 	}
 	bytes := 4 * int64(n)
 	p := d.take(fmt.Sprintf("a tensor of %d elements", n), bytes, true)
-	d.check("zeroing a tensor", d.stream.Zero(p, bytes))
+	d.queue.check("zeroing a tensor", d.queue.stream.Zero(p, bytes))
 	return unsafe.Slice((*float32)(p), n)
 }
 
@@ -76,7 +75,7 @@ func (d *Device) Free(x []float32) {
 // Zero fills x with zeros.
 func (d *Device) Zero(x []float32) {
 	if len(x) > 0 {
-		d.check("zeroing a tensor", d.stream.Zero(at(x), 4*int64(len(x))))
+		d.queue.check("zeroing a tensor", d.queue.stream.Zero(at(x), 4*int64(len(x))))
 	}
 }
 
@@ -129,7 +128,7 @@ func (d *Device) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 
 // release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
 func (d *Device) release(p unsafe.Pointer) {
-	if p == nil || d.context == nil {
+	if p == nil || d.queue.context == nil {
 		return
 	}
 	if b, ok := d.memory.blocks[p]; !ok || b.tensor {
@@ -153,9 +152,9 @@ func (d *Device) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
 	if bytes < 1 {
 		panic(fmt.Sprintf("cuda: %s has no memory", what))
 	}
-	p, err := d.context.Alloc(bytes)
+	p, err := d.queue.context.Alloc(bytes)
 	if err != nil {
-		return nil, d.lack(what, bytes, err)
+		return nil, d.queue.lack(what, bytes, err)
 	}
 	m := &d.memory
 	m.blocks[p] = block{bytes, tensor}
@@ -164,25 +163,10 @@ func (d *Device) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
 	return p, nil
 }
 
-// refused panics with the error of a call that may have failed for lack of memory.
-func (d *Device) refused(what string, bytes int64, err error) { panic(d.lack(what, bytes, err)) }
-
-// lack is what a call lacked that failed for want of memory. It panics with any other failure.
-func (d *Device) lack(what string, bytes int64, err error) *compute.MemoryError {
-	if !driver.OutOfMemory(err) {
-		d.check(what, err)
-	}
-	lack := &compute.MemoryError{What: what, Bytes: bytes}
-	if free, total, err := d.context.Memory(); err == nil {
-		lack.Free, lack.Total = free, total
-	}
-	return lack
-}
-
 // free gives a block back, once all that may use it is done.
 func (d *Device) free(doing string, p unsafe.Pointer) {
-	d.notRecording(doing)
-	d.finish(doing)
+	d.queue.notRecording(doing)
+	d.queue.finish(doing)
 	d.drop(p)
 }
 
@@ -191,8 +175,8 @@ func (d *Device) drop(p unsafe.Pointer) {
 	b := d.memory.blocks[p]
 	delete(d.memory.blocks, p)
 	d.memory.now -= b.bytes
-	if !d.broken {
-		d.check("freeing memory", d.context.Free(p))
+	if !d.queue.broken {
+		d.queue.check("freeing memory", d.queue.context.Free(p))
 	}
 }
 
@@ -212,8 +196,8 @@ func (d *Device) scratch(bytes int) unsafe.Pointer {
 	}
 	// A graph has the addresses of what it was recorded with.
 	by := maps.Clone(d.recordings)
-	if d.record != nil {
-		by[d.record] = struct{}{}
+	if d.queue.record != nil {
+		by[d.queue.record] = struct{}{}
 	}
 	if len(by) > 0 {
 		m.outgrown = append(m.outgrown, outgrown{old, by})

@@ -146,7 +146,7 @@ func TestScratch(t *testing.T) {
 	out := d.Alloc(200)
 	small := floats(d.scratch(400), 100)
 	d.Upload(small, numbers(100, 3))
-	d.check("copying", d.stream.Copy(at(out), at(small), 400))
+	d.queue.check("copying", d.queue.stream.Copy(at(out), at(small), 400))
 	large := d.scratch(scratchStep + 1)
 	if again := d.scratch(scratchStep); again != large {
 		t.Errorf("the scratch moved from %p to %p without need", large, again)

@@ -42,7 +42,7 @@ type gradientsOut struct {
 // NewOutput makes the last layer's workspace.
 func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 	s.Check()
-	return d.newOutput(s, outputRows(s), chooseFew(s, d.sharedPerBlock()))
+	return d.newOutput(s, outputRows(s), chooseFew(s, d.queue.info.SharedPerBlock))
 }
 
 // outputRows is how many rows' logits are in memory at once: chunks of about one size.
@@ -125,11 +125,11 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 		if to != nil {
 			kernel, scale, smoothing = "head_gradient", to.scale, s.Smoothing
 		}
-		l, cached := rowLaunch(n, s.V, d.sharedPerBlock())
+		l, cached := rowLaunch(n, s.V, d.queue.info.SharedPerBlock)
 		if cached {
 			kernel += "_cached"
 		}
-		d.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
+		d.queue.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
 			smoothing, unsafe.Add(o.losses, 8*first), copies.logits)
 		if to == nil {
 			continue

@@ -119,7 +119,7 @@ func waysOf(d *Device, s compute.OutputShape) []wayOf {
 	if s.N > 1 {
 		all = append(all, wayOf{"chunks", (s.N + 2) / 3, fewTokens{}})
 	}
-	if few := chooseFew(s, d.sharedPerBlock()); few.fits() {
+	if few := chooseFew(s, d.queue.info.SharedPerBlock); few.fits() {
 		all = append(all, wayOf{"few", s.N, few})
 		few.chunk, few.shared = fewStep, fewBytes(s.V, fewStep)
 		all = append(all, wayOf{"few in chunks", s.N, few})
@@ -217,13 +217,13 @@ func TestOutputHalves(t *testing.T) {
 // TestOutputLong has rows of logits that just fit in shared memory, and that do not.
 func TestOutputLong(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	most := (d.sharedPerBlock() - rowBytes) / 4
+	most := (d.queue.info.SharedPerBlock - rowBytes) / 4
 	for _, c := range []struct {
 		V      int
 		cached bool
 	}{{most &^ 3, true}, {most&^3 + 4, false}, {most&^3 + 7, false}} {
 		s := compute.OutputShape{N: 2, H: 2, V: c.V}
-		if _, cached := rowLaunch(s.N, s.V, d.sharedPerBlock()); cached != c.cached {
+		if _, cached := rowLaunch(s.N, s.V, d.queue.info.SharedPerBlock); cached != c.cached {
 			t.Fatalf("rows of %d logits are cached: %t", s.V, cached)
 		}
 		p := newOutputProblem(s, true, rand.New(rand.NewPCG(33, 34)))

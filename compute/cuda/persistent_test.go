@@ -27,7 +27,7 @@ func persistentCells() []compute.Cell {
 // persistentPrecisions are those for which the GPU has persistent loops: all, from 8.0 on.
 func persistentPrecisions(t *testing.T) map[compute.Precision]agreement {
 	all := agreements()
-	if newGPU(t, compute.FP32).major() < 8 {
+	if newGPU(t, compute.FP32).queue.info.Major < 8 {
 		maps.DeleteFunc(all, func(p compute.Precision, _ agreement) bool {
 			return p != compute.FP32
 		})
@@ -120,8 +120,8 @@ func TestPersistentKernels(t *testing.T) {
 		for _, k := range persistentKernels(d.backward(), true) {
 			for _, h := range []int{s.H, 288} { // the latter for rows of more than the registers
 				s.H = h
-				plan, ok := k.plan(s, d.backward(), d.multiprocessors(), true)
-				if !ok || plan.shared > d.sharedPerBlock() {
+				plan, ok := k.plan(s, d.backward(), d.queue.info.Multiprocessors, true)
+				if !ok || plan.shared > d.queue.info.SharedPerBlock {
 					continue
 				}
 				sameAsSteps(t, d, newRecurrentProblem(s, false, random),
@@ -143,7 +143,8 @@ func TestPersistentKernels(t *testing.T) {
 // TestPersistentHalf has a shape of which the emulated GPU's 16 blocks hold one pass alone.
 func TestPersistentHalf(t *testing.T) {
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(13, 14))
-	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 8*d.multiprocessors() + 8}
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3,
+		H: 8*d.queue.info.Multiprocessors + 8}
 	l := newPersistent(d, s, false).(*persistent)
 	if l.there != nil || l.back == nil || l.steps == nil {
 		t.Fatalf("%+v: plans %+v and %+v, steps %v", s, l.there, l.back, l.steps)
@@ -184,7 +185,7 @@ func TestPersistentUnaligned(t *testing.T) {
 // TestPersistentWide has the states of 256 units, of which the emulated GPU holds 16 a block.
 func TestPersistentWide(t *testing.T) {
 	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(7, 8))
-	if d.major() < 8 {
+	if d.queue.info.Major < 8 {
 		t.Skip("below 8.0 a block has too few units of float32")
 	}
 	for _, cell := range []compute.Cell{compute.LSTM, compute.GRU} {
@@ -283,12 +284,12 @@ func TestPersistentWithoutRoom(t *testing.T) {
 func TestPersistentGivesBack(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 40}
-	d.kernels.modules[d.kernels.of["persistent_forward_fp32_2"]].PTX = "not PTX"
+	d.queue.kernels.modules[d.queue.kernels.of["persistent_forward_fp32_2"]].PTX = "not PTX"
 	before, _ := d.Bytes()
 	err := failureOf(func() { newPersistent(d, s, false) })
 	failed, ok := errors.AsType[*compute.DeviceError](err)
-	if !ok || failed.Doing != "loading the kernels of persistent_forward" || d.broken {
-		t.Fatalf("%v; broken: %t", err, d.broken)
+	if !ok || failed.Doing != "loading the kernels of persistent_forward" || d.queue.broken {
+		t.Fatalf("%v; broken: %t", err, d.queue.broken)
 	}
 	now, peak := d.Bytes()
 	if now != before || peak == before {
@@ -328,7 +329,7 @@ func TestBoundedSpins(t *testing.T) {
 // TestOtherKernels takes a module from the folder that the environment names.
 func TestOtherKernels(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	module := d.kernels.modules[d.kernels.of["flat_scale"]]
+	module := d.queue.kernels.modules[d.queue.kernels.of["flat_scale"]]
 	folder := t.TempDir()
 	const mark = "// another build\n"
 	err := os.WriteFile(filepath.Join(folder, "flat.ptx"), []byte(module.PTX+mark), 0o666)
@@ -337,7 +338,7 @@ func TestOtherKernels(t *testing.T) {
 	}
 	t.Setenv(kernelsEnvironment, folder)
 	d = newGPU(t, compute.FP32)
-	for _, m := range d.kernels.modules {
+	for _, m := range d.queue.kernels.modules {
 		if strings.HasSuffix(m.PTX, mark) != (m.Name == "flat") {
 			t.Errorf("%s is not the one to be taken", m.Name)
 		}

@@ -48,33 +48,33 @@ type unrecordable struct{ err error }
 // Record has f call the device and what it has made, and returns the work of those calls, which has
 // not been done. It fails where the driver cannot record what f does.
 func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
-	d.notRecording("Record")
+	d.queue.notRecording("Record")
 	r := &recording{device: d}
-	if err := d.stream.BeginCapture(); err != nil {
-		return nil, fmt.Errorf("%s cannot record: %w", d.name, err)
+	if err := d.queue.stream.BeginCapture(); err != nil {
+		return nil, fmt.Errorf("%s cannot record: %w", d.queue.name, err)
 	}
-	d.record, d.aside.copied = r, false
+	d.queue.record, d.queue.aside.copied = r, false
 	whole := false
 	defer func() {
 		if !whole {
 			r.abandon()
 		}
 		if cannot, ok := errors.AsType[*unrecordable](err); ok {
-			err = fmt.Errorf("%s cannot record: %w", d.name, cannot.err)
+			err = fmt.Errorf("%s cannot record: %w", d.queue.name, cannot.err)
 		}
 	}()
 	err = recordable(func() error {
 		if err := f(); err != nil {
 			return err
 		}
-		d.joinAside()
+		d.queue.aside.join(&d.queue)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	graph, err := d.stream.EndCapture()
-	d.record = nil
+	graph, err := d.queue.stream.EndCapture()
+	d.queue.record = nil
 	if err != nil {
 		return nil, &unrecordable{err}
 	}
@@ -102,11 +102,11 @@ func (u *unrecordable) Error() string { return u.err.Error() }
 // abandon ends a capture that came to nothing, and frees what was made for it.
 func (r *recording) abandon() {
 	d := r.device
-	if d.record != nil {
-		graph, err := d.stream.EndCapture()
-		d.record = nil
+	if d.queue.record != nil {
+		graph, err := d.queue.stream.EndCapture()
+		d.queue.record = nil
 		if err == nil {
-			d.check("abandoning a recording", graph.Close())
+			d.queue.check("abandoning a recording", graph.Close())
 		}
 	}
 	r.free()
@@ -144,7 +144,7 @@ func (f fill) of(slot int) []byte {
 func (r *recording) Replay() {
 	const doing = "replaying"
 	d := r.device
-	d.notRecording(doing)
+	d.queue.notRecording(doing)
 	if _, ok := d.recordings[r]; !ok {
 		panic("cuda: Replay of a recording that has been closed")
 	}
@@ -157,12 +157,12 @@ func (r *recording) Replay() {
 		f.by(f.of(at))
 	}
 	for _, p := range r.pages {
-		d.check(doing, d.stream.Upload(p.memory, p.slots[at].host[:p.used]))
+		d.queue.check(doing, d.queue.stream.Upload(p.memory, p.slots[at].host[:p.used]))
 		d.mark(doing, p.slots[at])
 	}
-	d.owed = true
-	if err := d.stream.Replay(r.graph); err != nil {
-		d.refused("a recording", 0, err)
+	d.queue.owed = true
+	if err := d.queue.stream.Replay(r.graph); err != nil {
+		d.queue.refused("a recording", 0, err)
 	}
 }
 
@@ -173,11 +173,11 @@ func (r *recording) Close() {
 		return
 	}
 	const doing = "closing a recording"
-	d.notRecording(doing)
-	d.finish(doing)
+	d.queue.notRecording(doing)
+	d.queue.finish(doing)
 	delete(d.recordings, r)
-	if !d.broken {
-		d.check(doing, r.graph.Close())
+	if !d.queue.broken {
+		d.queue.check(doing, r.graph.Close())
 	}
 	r.free()
 }
@@ -195,11 +195,4 @@ func (r *recording) free() {
 	}
 	r.pages, r.fills = nil, nil
 	d.dropOutgrown(r)
-}
-
-// notRecording panics if a recording is under way.
-func (d *Device) notRecording(doing string) {
-	if d.record != nil {
-		panic(fmt.Sprintf("cuda: %s while recording", doing))
-	}
 }

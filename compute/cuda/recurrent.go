@@ -202,8 +202,8 @@ func (r *recurrent) loopBias(w compute.RecurrentWeights, in compute.RecurrentInp
 	if in.IDs != nil || r.biases == nil {
 		return at(w.BiasHH)
 	}
-	r.device.launch("layer_biases", across(blocksFor(r.wide, flatThreads), flatThreads), r.biases,
-		w.BiasIH, w.BiasHH, int32(r.wide))
+	r.device.queue.launch("layer_biases", across(blocksFor(r.wide, flatThreads), flatThreads),
+		r.biases, w.BiasIH, w.BiasHH, int32(r.wide))
 	return r.biases
 }
 
@@ -218,7 +218,7 @@ func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentIn
 	}
 	beta := float32(0)
 	if r.biases == nil {
-		d.launch("layer_fill", d.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
+		d.queue.launch("layer_fill", d.queue.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
 			int32(r.wide))
 		beta = 1
 	}

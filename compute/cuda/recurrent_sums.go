@@ -37,9 +37,9 @@ func (r *recurrent) copy(all []copied) {
 	if count == 0 {
 		return
 	}
-	l := r.device.over(longest)
+	l := r.device.queue.over(longest)
 	l.grid[1] = count
-	r.device.launch("layer_copy", l, four[0].to, four[0].from, int64(four[0].n), four[1].to,
+	r.device.queue.launch("layer_copy", l, four[0].to, four[0].from, int64(four[0].n), four[1].to,
 		four[1].from, int64(four[1].n), four[2].to, four[2].from, int64(four[2].n), four[3].to,
 		four[3].from, int64(four[3].n))
 }
@@ -47,7 +47,7 @@ func (r *recurrent) copy(all []copied) {
 // columns copies a block of columns of a matrix to one of another.
 func (r *recurrent) columns(to unsafe.Pointer, toPitch int, from unsafe.Pointer, fromPitch int,
 	rows, columns int) {
-	r.device.launch("layer_columns", r.device.parted(rows, 1), to, int32(toPitch), from,
+	r.device.queue.launch("layer_columns", r.device.queue.parted(rows, 1), to, int32(toPitch), from,
 		int32(fromPitch), int32(rows), int32(columns))
 }
 
@@ -80,14 +80,13 @@ func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows 
 	each := across(rows, flatThreads)
 	each.grid[1] = blocksFor(r.wide, flatWork)
 	if D > 2*rows {
-		d.launch("layer_pick", each, act, at(w.IH), at(w.BiasIH), ids,
-			int32(r.wide), int32(D))
+		d.queue.launch("layer_pick", each, act, at(w.IH), at(w.BiasIH), ids, int32(r.wide),
+			int32(D))
 		return
 	}
 	table := d.scratch(4 * D * r.wide) // [D, K*H]
-	d.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide),
-		int32(D))
-	d.launch("layer_gather", each, act, table, ids, int32(r.wide))
+	d.queue.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide), int32(D))
+	d.queue.launch("layer_gather", each, act, table, ids, int32(r.wide))
 }
 
 // tiles is a block for every tile of a [K*H, D] matrix.
@@ -115,7 +114,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 		partial = d.scratch(4 * chunks * r.wide)
 		each := across(chunks, flatThreads)
 		each.grid[1] = blocksFor(r.wide, flatThreads)
-		d.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,
+		d.queue.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,
 			int32(tokenChunk), int32(r.wide))
 	}
 	l := r.tiles()
@@ -124,7 +123,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	if !biasesToo {
 		biases = summed{}
 	}
-	d.launch("layer_tokens", l, at(dw), r.tape.act, partial, starts, order, int32(tokenChunk),
+	d.queue.launch("layer_tokens", l, at(dw), r.tape.act, partial, starts, order, int32(tokenChunk),
 		int32(r.wide), int32(D), biases.out, biases.also, int32(biases.same))
 	return biasesToo
 }
@@ -165,7 +164,7 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 		return
 	}
 	if ids && s.D <= rows { // W_ih's gradient is smaller than act, and has the same sums
-		d.launch("layer_row_sums", d.overRows(r.wide), biases.out, biases.also,
+		d.queue.launch("layer_row_sums", d.queue.overRows(r.wide), biases.out, biases.also,
 			int32(biases.same), at(dw.IH), int32(r.wide), int32(s.D))
 		return
 	}

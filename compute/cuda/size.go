@@ -12,7 +12,7 @@ var _ compute.Sizer = (*Device)(nil)
 // NewSizer says what New's Device takes, if cuBLAS is there, and does not open the GPU.
 func NewSizer(c Config) (compute.Sizer, error) {
 	info, err := find(c.Index)
-	return &Device{config: c, info: info, blas: new(driver.BLAS)}, err
+	return &Device{config: c, queue: queue{info: info}, blas: new(driver.BLAS)}, err
 }
 
 // TensorSize is of Alloc.
@@ -62,7 +62,8 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 
 // OutputSize is of NewOutput and its calls.
 func (d *Device) OutputSize(s compute.OutputShape) compute.Size {
-	o := &output{device: d, shape: s, rows: outputRows(s), few: chooseFew(s, d.sharedPerBlock())}
+	o := &output{device: d, shape: s, rows: outputRows(s), few: chooseFew(s,
+		d.queue.info.SharedPerBlock)}
 	size := compute.Size{Own: pages(partsBytes(o.cuts())) + int64(4*s.N)} // and the targets
 	if o.few.fits() {
 		return size
@@ -76,7 +77,7 @@ func (d *Device) GemmSize(m, n, k int) compute.Size { return d.products(d.backwa
 // products is of a product and of those of its gradients, which are as large in another order.
 func (d *Device) products(o operands, m, n, k int) (size compute.Size) {
 	for range 3 {
-		how := chooseMethod(o, m, n, k, d.byLibrary(o), d.major() >= 8)
+		how := chooseMethod(o, m, n, k, d.byLibrary(o), d.queue.info.Major >= 8)
 		size = size.And(compute.Size{Shared: int64(how.scratch(o, m, n, k))})
 		m, n, k = n, k, m
 	}

@@ -33,7 +33,7 @@ func (d *Device) NewSquareSum() compute.SquareSum {
 func (s *squareSum) Of(x []float32) {
 	partial := s.device.scratch(8 * squareBlocks(x))
 	s.device.sumBlocks(partial, x)
-	s.device.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
+	s.device.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
 		s.sum, s.result.place())
 }
 

@@ -8,8 +8,8 @@ import "unsafe"
 // for what one kernel reads and no later call does. While recording, fill is kept, and each Replay
 // calls it again.
 func (d *Device) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
-	if d.record != nil {
-		return d.record.put(bytes, fill)
+	if d.queue.record != nil {
+		return d.queue.record.put(bytes, fill)
 	}
 	const doing = "uploading"
 	to := d.scratch(bytes)
@@ -23,7 +23,7 @@ func (d *Device) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
 	d.aboard = (d.aboard + 1) % len(d.ferry)
 	d.ready(doing, s)
 	fill(s.host[:bytes:bytes])
-	d.check(doing, d.stream.Upload(to, s.host[:bytes]))
+	d.queue.check(doing, d.queue.stream.Upload(to, s.host[:bytes]))
 	d.mark(doing, s)
 	return to
 }

@@ -29,17 +29,17 @@ type slot struct {
 }
 
 func (d *Device) newSlot(bytes int) *slot {
-	host, err := d.context.AllocHost(bytes)
+	host, err := d.queue.context.AllocHost(bytes)
 	if driver.OutOfMemory(err) {
 		panic(&compute.MemoryError{What: "pinned memory of the host", Bytes: int64(bytes)})
 	}
-	d.check("making pinned memory", err)
-	copied, err := d.context.NewEvent()
+	d.queue.check("making pinned memory", err)
+	copied, err := d.queue.context.NewEvent()
 	s := &slot{host: host, copied: copied}
 	d.memory.slots[s] = struct{}{}
 	if err != nil {
 		d.closeSlot(s)
-		d.check("making an event", err)
+		d.queue.check("making an event", err)
 	}
 	return s
 }
@@ -50,25 +50,25 @@ func (d *Device) closeSlot(s *slot) {
 		return
 	}
 	delete(d.memory.slots, s)
-	if d.broken {
+	if d.queue.broken {
 		return
 	}
 	if s.copied != nil {
-		d.check("freeing an event", s.copied.Close())
+		d.queue.check("freeing an event", s.copied.Close())
 	}
-	d.check("freeing pinned memory", d.context.FreeHost(s.host))
+	d.queue.check("freeing pinned memory", d.queue.context.FreeHost(s.host))
 }
 
 // mark says that the copy that was enqueued last is the slot's.
 func (d *Device) mark(doing string, s *slot) {
-	d.check(doing, s.copied.Record(d.stream))
+	d.queue.check(doing, s.copied.Record(d.queue.stream))
 	s.busy = true
 }
 
 // ready waits until the slot's memory is the host's again.
 func (d *Device) ready(doing string, s *slot) {
 	if s.busy {
-		d.check(doing, s.copied.Wait(d.patience))
+		d.queue.check(doing, s.copied.Wait(d.queue.patience))
 		s.busy = false
 	}
 }
@@ -86,9 +86,9 @@ func (d *Device) Upload(dst, src []float32) {
 	}
 	const doing = "uploading"
 	to, from := at(dst), bytesOf(src)
-	if d.record != nil {
-		staged := d.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
-		d.check(doing, d.stream.Copy(to, staged, int64(len(from))))
+	if d.queue.record != nil {
+		staged := d.queue.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
+		d.queue.check(doing, d.queue.stream.Copy(to, staged, int64(len(from))))
 		return
 	}
 	for done := 0; done < len(from); {
@@ -96,7 +96,7 @@ func (d *Device) Upload(dst, src []float32) {
 		d.aboard = (d.aboard + 1) % len(d.ferry)
 		d.ready(doing, s)
 		n := copy(s.host, from[done:])
-		d.check(doing, d.stream.Upload(unsafe.Add(to, done), s.host[:n]))
+		d.queue.check(doing, d.queue.stream.Upload(unsafe.Add(to, done), s.host[:n]))
 		d.mark(doing, s)
 		done += n
 	}
@@ -105,7 +105,7 @@ func (d *Device) Upload(dst, src []float32) {
 // Download copies the GPU's memory to the host's. It waits for that, and what was enqueued before.
 func (d *Device) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
-	d.notRecording("Download")
+	d.queue.notRecording("Download")
 	if len(src) == 0 {
 		return
 	}
@@ -119,7 +119,8 @@ func (d *Device) Download(dst, src []float32) {
 			}
 			d.ready("downloading", s)
 			asked[i], got[i] = min(len(s.host), len(to)-next), next
-			d.check("downloading", d.stream.Download(s.host[:asked[i]], unsafe.Add(from, next)))
+			d.queue.check("downloading", d.queue.stream.Download(s.host[:asked[i]], unsafe.Add(from,
+				next)))
 			d.mark("downloading", s)
 			next += asked[i]
 		}
@@ -171,15 +172,15 @@ func (s *staged) put(fill func(host []byte)) unsafe.Pointer {
 	if s.memory == nil {
 		panic(fmt.Sprintf("cuda: put of %d bytes into what has been closed", s.bytes))
 	}
-	if d.record != nil {
-		return d.record.put(s.bytes, fill)
+	if d.queue.record != nil {
+		return d.queue.record.put(s.bytes, fill)
 	}
 	const doing = "uploading"
 	to := s.slots[s.next]
 	s.next = (s.next + 1) % len(s.slots)
 	d.ready(doing, to)
 	fill(to.host)
-	d.check(doing, d.stream.Upload(s.memory, to.host))
+	d.queue.check(doing, d.queue.stream.Upload(s.memory, to.host))
 	d.mark(doing, to)
 	return s.memory
 }
@@ -211,13 +212,13 @@ const resultBytes = 8
 
 // place is where the kernel writes that is launched next.
 func (r *result) place() unsafe.Pointer {
-	r.device.owed = true
+	r.device.queue.owed = true
 	return unsafe.Pointer(unsafe.SliceData(r.slot.host))
 }
 
 // read waits for the device, unless that has been done since, and returns what was written last.
 func (r *result) read() float64 {
-	r.device.collect("waiting for a result")
+	r.device.queue.collect("waiting for a result")
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.slot.host))
 }
 
@@ -226,7 +227,7 @@ func (r *result) close() {
 	if r.slot == nil {
 		return
 	}
-	r.device.finish("freeing a result")
+	r.device.queue.finish("freeing a result")
 	r.device.closeSlot(r.slot)
 	r.slot = nil
 }

@@ -49,7 +49,7 @@ func TestStaged(t *testing.T) {
 	out := d.Alloc(n * 7)
 	for i := range 7 {
 		p := s.put(words(n, float32(100*i)))
-		d.check("copying", d.stream.Copy(at(out[i*n:]), p, 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(out[i*n:]), p, 4*n))
 	}
 	for i := range 7 {
 		expect(t, "a put", d, out[i*n:(i+1)*n], numbers(n, float32(100*i)))
@@ -83,8 +83,12 @@ func TestReplay(t *testing.T) {
 	first, host := float32(1), numbers(n, 1000)
 	record := func() error {
 		// Two puts of one staged: each has its own numbers in the recording.
-		d.check("copying", d.stream.Copy(at(x), s.put(func(h []byte) { words(n, first)(h) }), 4*n))
-		d.check("copying", d.stream.Copy(at(y), s.put(func(h []byte) { words(n, -first)(h) }), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(x), s.put(func(h []byte) {
+			words(n, first)(h)
+		}), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(y), s.put(func(h []byte) {
+			words(n, -first)(h)
+		}), 4*n))
 		scale(d, x, 2)
 		d.Upload(z, host)
 		return nil
@@ -168,7 +172,7 @@ func TestReplayScratch(t *testing.T) {
 		temporary := floats(d.scratch(4*n), n)
 		d.Upload(temporary, numbers(n, factor))
 		scale(d, temporary, 1)
-		d.check("copying", d.stream.Copy(at(x), at(temporary), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(x), at(temporary), 4*n))
 		return nil
 	})
 	if err != nil {
@@ -199,7 +203,7 @@ func TestRecordFails(t *testing.T) {
 		t.Errorf("f's own error: %v", err)
 	}
 	if _, err := d.Record(func() error { // more shared memory than there is
-		d.launch("flat_scale", launch{grid: [3]int{1}, block: [3]int{32}, shared: 1 << 30},
+		d.queue.launch("flat_scale", launch{grid: [3]int{1}, block: [3]int{32}, shared: 1 << 30},
 			int64(1), x, float32(2))
 		return nil
 	}); err == nil || !strings.Contains(err.Error(), d.Name()+" cannot record: ") {

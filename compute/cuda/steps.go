@@ -152,7 +152,7 @@ func (l *steps) times(o operands, transposed bool, n, k int, x, x16, hh unsafe.P
 	}
 	p := l.heldProduct(transposed, n, k, x16, first, beta, c)
 	if !l.device.multiply(o, &p) {
-		l.device.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
+		l.device.queue.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
 			errors.New("cuBLAS refuses a product that it has made before"))
 	}
 }
@@ -171,7 +171,7 @@ func (l *steps) step(kernel string, o operands, memory []unsafe.Pointer, more ..
 		each = 4
 	}
 	args = append(append(append(args, int32(l.B), int32(l.H)), more...), int32(o), flag(fours))
-	l.device.launch(kernel, across(blocksFor(l.B*l.H/each, cellBlock), cellBlock), args...)
+	l.device.queue.launch(kernel, across(blocksFor(l.B*l.H/each, cellBlock), cellBlock), args...)
 }
 
 // memoryOf is the parameters of a kernel that are memory.
@@ -257,8 +257,8 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 	if l.Cell == compute.LSTMPeephole {
 		sums := launch{grid: [3]int{blocksFor(l.H, columnWidth), l.Cell.Peepholes(), 1},
 			block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
-		l.device.launch("cell_peephole_sums", sums, t.dpeephole, t.act, t.cell, int32(l.T*l.B),
-			int32(l.B), int32(l.H))
+		l.device.queue.launch("cell_peephole_sums", sums, t.dpeephole, t.act, t.cell,
+			int32(l.T*l.B), int32(l.B), int32(l.H))
 	}
 }
 
