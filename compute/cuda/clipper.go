@@ -44,9 +44,9 @@ func (d *Device) NewClipper() compute.Clipper {
 			c.Close()
 		}
 	}()
-	c.limits, c.update = d.newStaged(limitsBytes), d.newStaged(constantsBytes)
-	c.norm = d.newResult()
-	c.verdict = d.malloc(verdictBytes)
+	c.limits, c.update = d.memory.newStaged(limitsBytes), d.memory.newStaged(constantsBytes)
+	c.norm = d.memory.newResult()
+	c.verdict = d.memory.malloc(verdictBytes)
 	d.queue.check("making a clipper", d.queue.stream.Zero(c.verdict, verdictBytes))
 	made = true
 	return c
@@ -72,7 +72,7 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 			to.loss = loss.Known
 		}
 	})
-	partial := d.scratch(8 * squareBlocks(g))
+	partial := d.memory.scratch(8 * squareBlocks(g))
 	if len(g) > 0 {
 		d.sumBlocks(partial, g)
 	}
@@ -112,7 +112,7 @@ func (c *clipper) Close() {
 	if c.norm != nil {
 		c.norm.close()
 	}
-	c.device.release(c.verdict)
+	c.device.memory.release(c.verdict)
 	c.verdict = nil
 }
 

@@ -69,7 +69,6 @@ type Device struct {
 	unsupported [operandFP16 + 1]bool
 	ferry       []*slot // through which Upload and Download go
 	aboard      int     // the slot of the ferry that Upload takes next
-	recordings  map[*recording]struct{}
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 }
 
@@ -92,9 +91,9 @@ func New(c Config) (_ *Device, err error) {
 	if err := lower(&info, os.Getenv(ptxEnvironment)); err != nil {
 		return nil, err
 	}
-	d := &Device{config: c, queue: queue{info: info}, memory: newMemory(),
-		recordings: map[*recording]struct{}{}, groups: map[*ncclGroup]struct{}{}}
+	d := &Device{config: c, queue: queue{info: info}, groups: map[*ncclGroup]struct{}{}}
 	q := &d.queue
+	d.memory = newMemory(q)
 	q.name = d.title("")
 	if q.patience, err = readPatience(); err != nil {
 		return nil, err
@@ -159,7 +158,7 @@ func (d *Device) start() (err error) {
 		return err
 	}
 	for range ferrySlots {
-		d.ferry = append(d.ferry, d.newSlot(ferryBytes))
+		d.ferry = append(d.ferry, d.memory.newSlot(ferryBytes))
 	}
 	return d.openBLAS()
 }
@@ -169,7 +168,7 @@ func (d *Device) openBLAS() error {
 	lacks := "; no cuBLAS"
 	switch choice := os.Getenv(blasEnvironment); choice {
 	case "":
-		workspace := d.malloc(blasBytes)
+		workspace := d.memory.malloc(blasBytes)
 		var why string
 		if d.blas, why = d.queue.stream.OpenBLAS(workspace, blasBytes); d.blas != nil {
 			return nil
@@ -177,7 +176,7 @@ func (d *Device) openBLAS() error {
 		if why != "" {
 			lacks += ": " + why
 		}
-		d.release(workspace)
+		d.memory.release(workspace)
 	case "off":
 	default:
 		return fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
@@ -214,41 +213,42 @@ func (d *Device) Precision() compute.Precision { return d.config.Precision }
 // Close frees everything that the Device has, what its layers and recordings have included. These
 // may still be closed, and not be used.
 func (d *Device) Close() {
-	if d.queue.context == nil {
+	q := &d.queue
+	if q.context == nil {
 		return
 	}
 	d.close() // what a device that fails still has ends with the context
-	d.queue.context.Close()
-	d.queue.context = nil
-	if d.nccl != nil && !d.queue.broken { // an abort that hangs may still use it
+	q.context.Close()
+	q.context = nil
+	if d.nccl != nil && !q.broken { // an abort that hangs may still use it
 		d.nccl.Close()
 	}
-	d.memory = newMemory()
-	clear(d.recordings)
+	d.memory = newMemory(q)
 }
 
 // close gives back what is in the context, unless the device has failed: then it may not answer,
 // and what it has ends with the context.
 func (d *Device) close() (err error) {
 	defer compute.Catch(&err)
-	if d.queue.fence != nil {
-		d.queue.finish("closing")
+	q := &d.queue
+	if q.fence != nil {
+		q.finish("closing")
 	}
-	if d.queue.broken {
+	if q.broken {
 		return nil
 	}
 	for g := range d.groups {
 		g.Close()
 	}
 	if d.blas != nil {
-		d.queue.check("closing cuBLAS", d.blas.Close())
+		q.check("closing cuBLAS", d.blas.Close())
 	}
-	for r := range d.recordings {
+	for r := range d.memory.recordings {
 		r.Close()
 	}
-	d.queue.aside.close(&d.queue)
-	d.closeMemory()
-	d.queue.close()
+	q.aside.close(q)
+	d.memory.close()
+	q.close()
 	return nil
 }
 

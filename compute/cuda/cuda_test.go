@@ -242,7 +242,7 @@ func TestFailure(t *testing.T) {
 func breakDevice(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	x := d.Alloc(256)
-	workspace, words := d.malloc(64), d.newStaged(64)
+	workspace, words := d.memory.malloc(64), d.memory.newStaged(64)
 	recording, err := d.Record(func() error { scale(d, x, 2); return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -262,7 +262,7 @@ func breakDevice(t *testing.T) {
 	}
 	recording.Close()
 	words.close()
-	d.release(workspace)
+	d.memory.release(workspace)
 	d.Free(x)
 	d.Close()
 	if now, _ := d.Bytes(); now != 0 {
@@ -322,7 +322,7 @@ func TestRefused(t *testing.T) {
 	scale(d, x, 1)
 	expect(t, "afterwards", d, x, numbers(100, 1))
 	d.Close()
-	if tensors, workspaces := d.made(); tensors != 0 || workspaces != 0 {
+	if tensors, workspaces := d.memory.made(); tensors != 0 || workspaces != 0 {
 		t.Errorf("closed with %d tensors and %d workspaces", tensors, workspaces)
 	}
 }

@@ -169,7 +169,7 @@ func (d *Device) SumSquares(x []float32) float64 {
 		return 0
 	}
 	// The total is the first of 8 bytes, the blocks' sums are behind it.
-	total := d.scratch(8 * (1 + squareBlocks(x)))
+	total := d.memory.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
 	d.sumBlocks(partial, x)
 	d.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
@@ -236,7 +236,7 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 	l := launch{grid: [3]int{blocksFor(columns, columnWidth), slabs, 1},
 		block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
 	if slabs > 1 {
-		partial := d.scratch(4 * slabs * columns)
+		partial := d.memory.scratch(4 * slabs * columns)
 		d.queue.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
 			unsafe.Pointer(nil), int64(0), int32(0))
 		x, rows, l.grid[1] = partial, slabs, 1

@@ -16,7 +16,7 @@ func (l *steps) makeEnded() {
 		return
 	}
 	state := 4 * l.B * l.H
-	e.memory = l.device.cut([]part{{&e.h, state}, {&e.c, state}, {&e.keptH, state},
+	e.memory = l.device.memory.cut([]part{{&e.h, state}, {&e.c, state}, {&e.keptH, state},
 		{&e.keptC, state}})
 }
 

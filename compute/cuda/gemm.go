@@ -222,7 +222,7 @@ func (d *Device) roundBoth(o operands, copies *halves, p driver.Product) {
 		bytesA = 0
 	}
 	if copies.a == nil || copies.b == nil {
-		room := d.scratch(bytesA + 2*lenB)
+		room := d.memory.scratch(bytesA + 2*lenB)
 		if copies.a == nil {
 			copies.a = room
 			d.round(o, p.A, copies.a, lenA)
@@ -243,7 +243,7 @@ func (d *Device) round(o operands, from, to unsafe.Pointer, n int) {
 func (d *Device) ownProduct(o operands, p driver.Product, how method) {
 	to, alpha, beta := p.C, p.Alpha, p.Beta
 	if how.slices > 1 {
-		to = d.scratch(how.scratch(o, p.M, p.N, p.K))
+		to = d.memory.scratch(how.scratch(o, p.M, p.N, p.K))
 		alpha, beta = 1, 0
 	}
 	l := launch{grid: [3]int{blocksFor(p.M, how.tile), blocksFor(p.N, how.tile), how.slices}}

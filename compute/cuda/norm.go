@@ -31,7 +31,7 @@ func (d *Device) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32
 	slabs := blocksFor(rows, slab)
 	sums := [2]unsafe.Pointer{at(dw), at(db)}
 	if slabs > 1 {
-		sums[0] = d.scratch(2 * 4 * slabs * width)
+		sums[0] = d.memory.scratch(2 * 4 * slabs * width)
 		sums[1] = unsafe.Add(sums[0], 4*slabs*width)
 	}
 	l := launch{grid: [3]int{blocksFor(width, columnWidth), slabs, 1},

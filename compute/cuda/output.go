@@ -59,9 +59,9 @@ func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *outp
 			o.Close()
 		}
 	}()
-	o.memory = d.cut(o.cuts())
-	o.targets = d.newStaged(4 * s.N)
-	o.result = d.newResult()
+	o.memory = d.memory.cut(o.cuts())
+	o.targets = d.memory.newStaged(4 * s.N)
+	o.result = d.memory.newResult()
 	made = true
 	return o
 }
@@ -187,6 +187,6 @@ func (o *output) Close() {
 	if o.result != nil {
 		o.result.close()
 	}
-	o.device.release(o.memory)
+	o.device.memory.release(o.memory)
 	o.memory = nil
 }

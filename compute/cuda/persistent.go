@@ -35,7 +35,7 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 		return nil
 	}
 	var lack *compute.MemoryError
-	if l.memory, lack = d.tryCut(l.parts()); lack != nil {
+	if l.memory, lack = d.memory.tryCut(l.parts()); lack != nil {
 		return nil
 	}
 	made := false
@@ -106,7 +106,7 @@ func (l *persistent) close() {
 	if l.steps != nil {
 		l.steps.close()
 	}
-	l.device.release(l.memory)
+	l.device.memory.release(l.memory)
 	l.memory = nil
 }
 

@@ -130,7 +130,7 @@ func TestPersistentKernels(t *testing.T) {
 							s compute.RecurrentShape, inference bool) loop {
 							l := &persistent{device: d, RecurrentShape: s, back: &plan,
 								steps: newSteps(d, s, inference)}
-							l.memory = d.cut(l.parts())
+							l.memory = d.memory.cut(l.parts())
 							return l
 						})
 					})
@@ -264,8 +264,8 @@ func TestPersistentWithoutRoom(t *testing.T) {
 		return m.read(slices.Concat(m.forwards, m.backwards))
 	}
 	got := run(newLoop)
-	if now, _ := d.Bytes(); now != before+int64(d.memory.room) {
-		t.Errorf("%d bytes, %d before the layer, %d of scratch", now, before, d.memory.room)
+	if now, _ := d.Bytes(); now != before+int64(d.memory.roomBytes) {
+		t.Errorf("%d bytes, %d before the layer, %d of scratch", now, before, d.memory.roomBytes)
 	}
 	for i, want := range run(newSteps) {
 		if !slices.EqualFunc(got[i].values, want.values, sameBits) {

@@ -95,7 +95,7 @@ func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
 			r.Close()
 		}
 	}()
-	r.memory = d.cut(r.parts())
+	r.memory = d.memory.cut(r.parts())
 	r.loop = newLoop(d, r.atOnce(), inference)
 	made = true
 	return r
@@ -255,7 +255,7 @@ func (r *recurrent) Close() {
 		r.loop = nil
 	}
 	if r.memory != nil {
-		r.device.release(r.memory)
+		r.device.memory.release(r.memory)
 		r.memory, r.tape, r.biases = nil, tape{}, nil
 	}
 	for _, s := range []**staged{&r.tokens, &r.order, &r.lengths} {

@@ -54,7 +54,7 @@ func (r *recurrent) columns(to unsafe.Pointer, toPitch int, from unsafe.Pointer,
 // stageTokens checks the ids of a segment, which on a Replay may be others, and sends them.
 func (r *recurrent) stageTokens(ids []int32) {
 	if r.tokens == nil {
-		r.tokens = r.device.newStaged(4 * len(ids))
+		r.tokens = r.device.memory.newStaged(4 * len(ids))
 	}
 	r.tokensAt = r.tokens.put(func(host []byte) {
 		compute.CheckIDs("one-hot input", ids, r.shape.D)
@@ -65,7 +65,7 @@ func (r *recurrent) stageTokens(ids []int32) {
 // stageLengths checks the lengths of rows, which on a Replay may be others, and sends them.
 func (r *recurrent) stageLengths(lengths []int32) {
 	if r.lengths == nil {
-		r.lengths = r.device.newStaged(4 * len(lengths))
+		r.lengths = r.device.memory.newStaged(4 * len(lengths))
 	}
 	r.tape.lengths = r.lengths.put(func(host []byte) {
 		compute.CheckLengths(lengths, r.shape.T)
@@ -84,7 +84,7 @@ func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows 
 			int32(D))
 		return
 	}
-	table := d.scratch(4 * D * r.wide) // [D, K*H]
+	table := d.memory.scratch(4 * D * r.wide) // [D, K*H]
 	d.queue.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide), int32(D))
 	d.queue.launch("layer_gather", each, act, table, ids, int32(r.wide))
 }
@@ -101,7 +101,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	ids, d := r.input.IDs, r.device
 	D, n := r.shape.D, len(ids)
 	if r.order == nil {
-		r.order = d.newStaged(4 * (D + 1 + n))
+		r.order = d.memory.newStaged(4 * (D + 1 + n))
 	}
 	starts := r.order.put(func(host []byte) {
 		all := int32s(host)
@@ -111,7 +111,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	chunks := n / tokenChunk
 	var partial unsafe.Pointer // [chunks, K*H]
 	if chunks > 0 {
-		partial = d.scratch(4 * chunks * r.wide)
+		partial = d.memory.scratch(4 * chunks * r.wide)
 		each := across(chunks, flatThreads)
 		each.grid[1] = blocksFor(r.wide, flatThreads)
 		d.queue.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,

@@ -399,11 +399,11 @@ func TestLayerMemory(t *testing.T) {
 	p := newRecurrentProblem(compute.RecurrentShape{Cell: compute.GRU, T: 4, B: 5, D: 8, H: 12},
 		false, random)
 	p.results(d, d.NewRecurrent) // from now on the scratch is there
-	tensors, workspaces := d.made()
+	tensors, workspaces := d.memory.made()
 	now, _ := d.Bytes()
 	want := func(what string) {
 		t.Helper()
-		after, others := d.made()
+		after, others := d.memory.made()
 		bytes, _ := d.Bytes()
 		if after != tensors || others != workspaces || bytes != now {
 			t.Errorf("%s: %d tensors, %d workspaces, %d bytes are left; before there were %d, "+

@@ -17,21 +17,21 @@ type squareSum struct {
 
 // NewSquareSum makes room for a sum.
 func (d *Device) NewSquareSum() compute.SquareSum {
-	s := &squareSum{device: d, result: d.newResult()}
+	s := &squareSum{device: d, result: d.memory.newResult()}
 	made := false
 	defer func() {
 		if !made {
 			s.Close()
 		}
 	}()
-	s.sum = d.malloc(8)
+	s.sum = d.memory.malloc(8)
 	made = true
 	return s
 }
 
 // Of enqueues the sum.
 func (s *squareSum) Of(x []float32) {
-	partial := s.device.scratch(8 * squareBlocks(x))
+	partial := s.device.memory.scratch(8 * squareBlocks(x))
 	s.device.sumBlocks(partial, x)
 	s.device.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
 		s.sum, s.result.place())
@@ -45,7 +45,7 @@ func (s *squareSum) Sum() float64 {
 // Close frees the memory; it may be called more than once.
 func (s *squareSum) Close() {
 	s.result.close()
-	s.device.release(s.sum)
+	s.device.memory.release(s.sum)
 	s.sum = nil
 }
 

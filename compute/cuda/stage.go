@@ -12,7 +12,7 @@ func (d *Device) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
 		return d.queue.record.put(bytes, fill)
 	}
 	const doing = "uploading"
-	to := d.scratch(bytes)
+	to := d.memory.scratch(bytes)
 	if bytes > ferryBytes { // more than one part: filled in memory of Go's first
 		words := make([]float32, (bytes+3)/4)
 		fill(bytesOf(words)[:bytes])
@@ -21,10 +21,10 @@ func (d *Device) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
 	}
 	s := d.ferry[d.aboard]
 	d.aboard = (d.aboard + 1) % len(d.ferry)
-	d.ready(doing, s)
+	s.ready(&d.queue, doing)
 	fill(s.host[:bytes:bytes])
 	d.queue.check(doing, d.queue.stream.Upload(to, s.host[:bytes]))
-	d.mark(doing, s)
+	s.mark(&d.queue, doing)
 	return to
 }
 

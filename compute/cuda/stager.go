@@ -32,7 +32,7 @@ func (d *Device) AllocHost(n int) []float32 {
 	if n == 0 {
 		return []float32{}
 	}
-	s := d.newSlot(4 * n)
+	s := d.memory.newSlot(4 * n)
 	clear(s.host)
 	begin := unsafe.Pointer(unsafe.SliceData(s.host))
 	if d.queue.aside.hosts == nil {
@@ -55,7 +55,7 @@ func (d *Device) FreeHost(x []float32) {
 	delete(d.queue.aside.hosts, at(x))
 	d.queue.notRecording("FreeHost")
 	d.queue.finish("freeing host memory")
-	d.closeSlot(s)
+	d.memory.closeSlot(s)
 }
 
 // pinned panics unless x is of AllocHost's memory: a copy of other memory would wait, or be of what
@@ -157,5 +157,5 @@ func (a *aside) close(q *queue) {
 	if a.stream != nil {
 		q.check("closing", a.stream.Close())
 	}
-	*a = aside{hosts: a.hosts} // which closeMemory frees
+	*a = aside{hosts: a.hosts} // which the memory's close frees
 }

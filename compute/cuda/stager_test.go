@@ -35,7 +35,7 @@ func TestCloseAside(t *testing.T) {
 	if a.queue.aside.stream != nil || a.queue.aside.fork != nil || len(a.queue.aside.events) > 0 {
 		t.Errorf("left over: %+v", a.queue.aside)
 	}
-	if tensors, workspaces := a.made(); tensors != 0 || workspaces != 0 {
+	if tensors, workspaces := a.memory.made(); tensors != 0 || workspaces != 0 {
 		t.Errorf("left over: %d tensors and %d workspaces", tensors, workspaces)
 	}
 	scale(b, y, 1)

@@ -28,47 +28,47 @@ type slot struct {
 	busy   bool // copied has been recorded, and not waited for since
 }
 
-func (d *Device) newSlot(bytes int) *slot {
-	host, err := d.queue.context.AllocHost(bytes)
+func (m *memory) newSlot(bytes int) *slot {
+	host, err := m.queue.context.AllocHost(bytes)
 	if driver.OutOfMemory(err) {
 		panic(&compute.MemoryError{What: "pinned memory of the host", Bytes: int64(bytes)})
 	}
-	d.queue.check("making pinned memory", err)
-	copied, err := d.queue.context.NewEvent()
+	m.queue.check("making pinned memory", err)
+	copied, err := m.queue.context.NewEvent()
 	s := &slot{host: host, copied: copied}
-	d.memory.slots[s] = struct{}{}
+	m.slots[s] = struct{}{}
 	if err != nil {
-		d.closeSlot(s)
-		d.queue.check("making an event", err)
+		m.closeSlot(s)
+		m.queue.check("making an event", err)
 	}
 	return s
 }
 
 // closeSlot gives a slot back, unless Close has. No copy of it is under way.
-func (d *Device) closeSlot(s *slot) {
-	if _, ok := d.memory.slots[s]; !ok {
+func (m *memory) closeSlot(s *slot) {
+	if _, ok := m.slots[s]; !ok {
 		return
 	}
-	delete(d.memory.slots, s)
-	if d.queue.broken {
+	delete(m.slots, s)
+	if m.queue.broken {
 		return
 	}
 	if s.copied != nil {
-		d.queue.check("freeing an event", s.copied.Close())
+		m.queue.check("freeing an event", s.copied.Close())
 	}
-	d.queue.check("freeing pinned memory", d.queue.context.FreeHost(s.host))
+	m.queue.check("freeing pinned memory", m.queue.context.FreeHost(s.host))
 }
 
 // mark says that the copy that was enqueued last is the slot's.
-func (d *Device) mark(doing string, s *slot) {
-	d.queue.check(doing, s.copied.Record(d.queue.stream))
+func (s *slot) mark(q *queue, doing string) {
+	q.check(doing, s.copied.Record(q.stream))
 	s.busy = true
 }
 
 // ready waits until the slot's memory is the host's again.
-func (d *Device) ready(doing string, s *slot) {
+func (s *slot) ready(q *queue, doing string) {
 	if s.busy {
-		d.queue.check(doing, s.copied.Wait(d.queue.patience))
+		q.check(doing, s.copied.Wait(q.patience))
 		s.busy = false
 	}
 }
@@ -94,10 +94,10 @@ func (d *Device) Upload(dst, src []float32) {
 	for done := 0; done < len(from); {
 		s := d.ferry[d.aboard]
 		d.aboard = (d.aboard + 1) % len(d.ferry)
-		d.ready(doing, s)
+		s.ready(&d.queue, doing)
 		n := copy(s.host, from[done:])
 		d.queue.check(doing, d.queue.stream.Upload(unsafe.Add(to, done), s.host[:n]))
-		d.mark(doing, s)
+		s.mark(&d.queue, doing)
 		done += n
 	}
 }
@@ -117,16 +117,16 @@ func (d *Device) Download(dst, src []float32) {
 			if asked[i] > 0 || next == len(to) {
 				continue
 			}
-			d.ready("downloading", s)
+			s.ready(&d.queue, "downloading")
 			asked[i], got[i] = min(len(s.host), len(to)-next), next
 			d.queue.check("downloading", d.queue.stream.Download(s.host[:asked[i]], unsafe.Add(from,
 				next)))
-			d.mark("downloading", s)
+			s.mark(&d.queue, "downloading")
 			next += asked[i]
 		}
 		for i, s := range d.ferry { // the one that comes first
 			if asked[i] > 0 && got[i] == done {
-				d.ready("downloading", s)
+				s.ready(&d.queue, "downloading")
 				done += copy(to[done:], s.host[:asked[i]])
 				asked[i] = 0
 				break
@@ -142,15 +142,15 @@ const stagedSlots = 2
 
 // staged is memory of the device that the host fills anew for every call: token ids, keys.
 type staged struct {
-	device *Device
+	owner  *memory
 	bytes  int
 	memory unsafe.Pointer
 	slots  [stagedSlots]*slot
 	next   int
 }
 
-func (d *Device) newStaged(bytes int) *staged {
-	s := &staged{device: d, bytes: bytes, memory: d.malloc(bytes)}
+func (m *memory) newStaged(bytes int) *staged {
+	s := &staged{owner: m, bytes: bytes, memory: m.malloc(bytes)}
 	whole := false
 	defer func() {
 		if !whole {
@@ -158,7 +158,7 @@ func (d *Device) newStaged(bytes int) *staged {
 		}
 	}()
 	for i := range s.slots {
-		s.slots[i] = d.newSlot(bytes)
+		s.slots[i] = m.newSlot(bytes)
 	}
 	whole = true
 	return s
@@ -168,20 +168,20 @@ func (d *Device) newStaged(bytes int) *staged {
 // device's, whose address it returns: that is good until the next put. While recording, fill is
 // kept, each Replay calls it again, and the address is the recording's own.
 func (s *staged) put(fill func(host []byte)) unsafe.Pointer {
-	d := s.device
+	q := s.owner.queue
 	if s.memory == nil {
 		panic(fmt.Sprintf("cuda: put of %d bytes into what has been closed", s.bytes))
 	}
-	if d.queue.record != nil {
-		return d.queue.record.put(s.bytes, fill)
+	if q.record != nil {
+		return q.record.put(s.bytes, fill)
 	}
 	const doing = "uploading"
 	to := s.slots[s.next]
 	s.next = (s.next + 1) % len(s.slots)
-	d.ready(doing, to)
+	to.ready(q, doing)
 	fill(to.host)
-	d.queue.check(doing, d.queue.stream.Upload(s.memory, to.host))
-	d.mark(doing, to)
+	q.check(doing, q.stream.Upload(s.memory, to.host))
+	to.mark(q, doing)
 	return s.memory
 }
 
@@ -190,11 +190,11 @@ func (s *staged) close() {
 	if s.memory == nil {
 		return
 	}
-	s.device.release(s.memory) // which waits for the copies
+	s.owner.release(s.memory) // which waits for the copies
 	s.memory = nil
 	for _, slot := range s.slots {
 		if slot != nil {
-			s.device.closeSlot(slot)
+			s.owner.closeSlot(slot)
 		}
 	}
 }
@@ -202,23 +202,23 @@ func (s *staged) close() {
 // result is a float64 that a call returns later. The kernel that makes it writes it to pinned
 // memory, which the device has at the host's addresses.
 type result struct {
-	device *Device
-	slot   *slot
+	owner *memory
+	slot  *slot
 }
 
-func (d *Device) newResult() *result { return &result{d, d.newSlot(resultBytes)} }
+func (m *memory) newResult() *result { return &result{m, m.newSlot(resultBytes)} }
 
 const resultBytes = 8
 
 // place is where the kernel writes that is launched next.
 func (r *result) place() unsafe.Pointer {
-	r.device.queue.owed = true
+	r.owner.queue.owed = true
 	return unsafe.Pointer(unsafe.SliceData(r.slot.host))
 }
 
 // read waits for the device, unless that has been done since, and returns what was written last.
 func (r *result) read() float64 {
-	r.device.queue.collect("waiting for a result")
+	r.owner.queue.collect("waiting for a result")
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.slot.host))
 }
 
@@ -227,7 +227,7 @@ func (r *result) close() {
 	if r.slot == nil {
 		return
 	}
-	r.device.queue.finish("freeing a result")
-	r.device.closeSlot(r.slot)
+	r.owner.queue.finish("freeing a result")
+	r.owner.closeSlot(r.slot)
 	r.slot = nil
 }

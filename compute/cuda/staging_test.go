@@ -44,7 +44,7 @@ func words(n int, first float32) func(host []byte) {
 func TestStaged(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 50
-	s := d.newStaged(4 * n)
+	s := d.memory.newStaged(4 * n)
 	defer s.close()
 	out := d.Alloc(n * 7)
 	for i := range 7 {
@@ -58,8 +58,8 @@ func TestStaged(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	r, sum := d.newResult(), d.malloc(8)
-	defer d.release(sum)
+	r, sum := d.memory.newResult(), d.memory.malloc(8)
+	defer d.memory.release(sum)
 	defer r.close()
 	x := d.Alloc(4) // two float64s
 	for i := range 3 {
@@ -77,8 +77,8 @@ func TestResult(t *testing.T) {
 func TestReplay(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 300
-	tensors, workspaces := d.made()
-	s := d.newStaged(4 * n)
+	tensors, workspaces := d.memory.made()
+	s := d.memory.newStaged(4 * n)
 	x, y, z := d.Alloc(n), d.Alloc(n), d.Alloc(n)
 	first, host := float32(1), numbers(n, 1000)
 	record := func() error {
@@ -129,7 +129,7 @@ func TestReplay(t *testing.T) {
 	for _, tensor := range [][]float32{x, y, z} {
 		d.Free(tensor)
 	}
-	if a, b := d.made(); a != tensors || b != workspaces {
+	if a, b := d.memory.made(); a != tensors || b != workspaces {
 		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
 	}
 	if text := panicOf(r.Replay); !strings.Contains(text, "has been closed") {
@@ -141,7 +141,7 @@ func TestReplay(t *testing.T) {
 func TestCallsAllocate(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	x := d.Alloc(1000)
-	host, ids := numbers(1000, 1), d.newStaged(400)
+	host, ids := numbers(1000, 1), d.memory.newStaged(400)
 	r, err := d.Record(func() error { scale(d, x, 2); d.Upload(x, host); return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -165,11 +165,11 @@ func TestReplayScratch(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 100
 	x := d.Alloc(n)
-	d.scratch(4 * n)
+	d.memory.scratch(4 * n)
 	before, _ := d.Bytes()
 	factor := float32(3)
 	r, err := d.Record(func() error {
-		temporary := floats(d.scratch(4*n), n)
+		temporary := floats(d.memory.scratch(4*n), n)
 		d.Upload(temporary, numbers(n, factor))
 		scale(d, temporary, 1)
 		d.queue.check("copying", d.queue.stream.Copy(at(x), at(temporary), 4*n))
@@ -178,7 +178,7 @@ func TestReplayScratch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.scratch(10 * scratchStep)
+	d.memory.scratch(10 * scratchStep)
 	for range 2 {
 		d.Zero(x)
 		r.Replay()
@@ -196,8 +196,8 @@ func TestRecordFails(t *testing.T) {
 	x := d.Alloc(10)
 	host := make([]float32, 10)
 	d.Upload(x, numbers(10, 1))
-	s := d.newStaged(100)
-	tensors, workspaces := d.made()
+	s := d.memory.newStaged(100)
+	tensors, workspaces := d.memory.made()
 	mine := errors.New("mine")
 	if _, err := d.Record(func() error { scale(d, x, 2); return mine }); !errors.Is(err, mine) {
 		t.Errorf("f's own error: %v", err)
@@ -214,7 +214,7 @@ func TestRecordFails(t *testing.T) {
 		"cuda: freeing a tensor while recording":  func() { d.Free(x) },
 		"cuda: Download while recording":          func() { d.Download(host, x) },
 		"cuda: Record while recording":            func() { d.Record(func() error { return nil }) },
-		"no memory for a workspace of 1099511627": func() { d.malloc(1 << 40) },
+		"no memory for a workspace of 1099511627": func() { d.memory.malloc(1 << 40) },
 		"f's own panic":                           func() { panic("f's own panic") },
 	} {
 		text := panicOf(func() {
@@ -230,7 +230,7 @@ func TestRecordFails(t *testing.T) {
 	}
 	scale(d, x, 1)
 	expect(t, "afterwards", d, x, numbers(10, 1))
-	if a, b := d.made(); a != tensors || b != workspaces {
+	if a, b := d.memory.made(); a != tensors || b != workspaces {
 		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
 	}
 }
@@ -247,13 +247,13 @@ func TestOutgrown(t *testing.T) {
 		}
 		return r
 	}
-	d.scratch(1)
+	d.memory.scratch(1)
 	before, _ := d.Bytes()
 	first, second := record(), record()
-	d.scratch(d.memory.room + 1)
+	d.memory.scratch(d.memory.roomBytes + 1)
 	third := record()
 	for i, r := range []compute.Recording{first, second, third} {
-		outgrown := before + int64(d.memory.room)
+		outgrown := before + int64(d.memory.roomBytes)
 		if i == 2 { // nobody has the first scratch any more
 			outgrown -= scratchStep
 		}

@@ -63,7 +63,7 @@ func worthHolding(s compute.RecurrentShape) bool {
 // makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
 func (d *Device) makeSteps(s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
-	l.memory = d.cut(l.parts(inference, hold))
+	l.memory = d.memory.cut(l.parts(inference, hold))
 	if l.held.hh != nil && !l.tryHeld(inference) {
 		l.held = held{} // the memory stays: this is rare
 	}
@@ -129,7 +129,7 @@ func (l *steps) empty(bool) copied { return copied{} }
 func (l *steps) close() {
 	for _, memory := range []*unsafe.Pointer{&l.memory, &l.ended.memory} {
 		if *memory != nil {
-			l.device.release(*memory)
+			l.device.memory.release(*memory)
 			*memory = nil
 		}
 	}
