@@ -24,7 +24,7 @@ func (d *Device) TanhBackward(dy, y []float32) {
 func (d *Device) Attend(a compute.Attention) {
 	a.Check()
 	d.queue.launch("attention_forward", d.queue.overRows(a.T*a.B), int32(a.T), int32(a.S),
-		int32(a.B), int32(a.H), int32(a.W), d.stageLengths(a.Lengths, a.S), a.Q, a.K, a.V,
+		int32(a.B), int32(a.H), int32(a.W), d.ferry.stageLengths(a.Lengths, a.S), a.Q, a.K, a.V,
 		a.Weights, a.Y)
 }
 
@@ -32,7 +32,7 @@ func (d *Device) Attend(a compute.Attention) {
 // values.
 func (d *Device) AttendBackward(a compute.Attention, dy, dq, dk, dv []float32) {
 	a.CheckBackward(dy, dq, dk, dv)
-	lengths := d.stageLengths(a.Lengths, a.S)
+	lengths := d.ferry.stageLengths(a.Lengths, a.S)
 	steps := func(n int, x, dx []float32) {
 		d.queue.launch("attention_steps", d.queue.overRows(a.S*a.B), int32(a.T), int32(a.S),
 			int32(a.B), int32(n), lengths, x, a.Weights, dx)

@@ -119,7 +119,7 @@ func (c *clipper) Close() {
 // Update applies the optimizer to all parameters in one pass.
 func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	u.Check(params, grads, s1, s2)
-	from := d.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
+	from := d.ferry.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
 	d.update(u.Optimizer, from, nil, params, grads, s1, s2)
 }
 

@@ -67,8 +67,7 @@ type Device struct {
 	groups map[*ncclGroup]struct{}
 	// unsupported are operands of whose products cuBLAS has said that it has none here.
 	unsupported [operandFP16 + 1]bool
-	ferry       []*slot // through which Upload and Download go
-	aboard      int     // the slot of the ferry that Upload takes next
+	ferry       ferry
 	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
 }
 
@@ -93,7 +92,7 @@ func New(c Config) (_ *Device, err error) {
 	}
 	d := &Device{config: c, queue: queue{info: info}, groups: map[*ncclGroup]struct{}{}}
 	q := &d.queue
-	d.memory = newMemory(q)
+	d.memory, d.ferry.memory = newMemory(q), &d.memory
 	q.name = d.title("")
 	if q.patience, err = readPatience(); err != nil {
 		return nil, err
@@ -158,7 +157,7 @@ func (d *Device) start() (err error) {
 		return err
 	}
 	for range ferrySlots {
-		d.ferry = append(d.ferry, d.memory.newSlot(ferryBytes))
+		d.ferry.slots = append(d.ferry.slots, d.memory.newSlot(ferryBytes))
 	}
 	return d.openBLAS()
 }

@@ -59,7 +59,7 @@ func (d *Device) Embed(y, table []float32, ids []int32) {
 		return
 	}
 	width, vocabulary := compute.CheckTable("Embed", table, y, len(ids))
-	staged := d.stage(4*len(ids), func(host []byte) {
+	staged := d.ferry.stage(4*len(ids), func(host []byte) {
 		compute.CheckIDs("Embed", ids, vocabulary)
 		copy(int32s(host), ids)
 	})
@@ -74,7 +74,7 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 	}
 	n := len(ids)
 	width, vocabulary := compute.CheckTable("EmbedBackward", dtable, dy, n)
-	staged := d.stage(4*groupedLen(n), func(host []byte) {
+	staged := d.ferry.stage(4*groupedLen(n), func(host []byte) {
 		compute.CheckIDs("EmbedBackward", ids, vocabulary)
 		if len(d.idRows) < vocabulary {
 			d.idRows = make([]int32, vocabulary)
@@ -100,7 +100,7 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 	if len(x) == 0 {
 		return
 	}
-	staged := d.stage(8*len(keys), func(host []byte) {
+	staged := d.ferry.stage(8*len(keys), func(host []byte) {
 		copy(unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys)), keys)
 	})
 	d.queue.launch("flat_dropout", d.queue.overRows(rows), int64(rows), int64(len(x)/rows),
@@ -115,7 +115,7 @@ func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, a
 	}
 	var staged unsafe.Pointer
 	if ids != nil {
-		staged = d.stage(4*n, func(host []byte) {
+		staged = d.ferry.stage(4*n, func(host []byte) {
 			compute.CheckBelow("CopyRows", ids, src.Rows())
 			copy(int32s(host), ids)
 		})
@@ -131,7 +131,7 @@ func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, a
 // Pool reduces the first lengths[b] steps of each row b of x: [steps, B, H] to y: [B, H].
 func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []int32) {
 	compute.CheckPool(p, y, x, steps, lengths)
-	staged := d.stageLengths(lengths, steps)
+	staged := d.ferry.stageLengths(lengths, steps)
 	if len(y) > 0 {
 		d.queue.launch("flat_pool", d.queue.parted(len(y), flatThreads), int32(p), int64(len(y)),
 			int64(len(y)/len(lengths)), y, x, staged)
@@ -142,7 +142,7 @@ func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []in
 func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
 	lengths []int32) {
 	compute.CheckPoolBackward(p, dx, dy, x, y, steps, lengths)
-	staged := d.stageLengths(lengths, steps)
+	staged := d.ferry.stageLengths(lengths, steps)
 	if len(dy) > 0 {
 		d.queue.launch("flat_pool_backward", d.queue.parted(len(dy), flatThreads), int32(p),
 			int64(len(dy)), int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
@@ -150,8 +150,8 @@ func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps i
 }
 
 // stageLengths stages the lengths of rows.
-func (d *Device) stageLengths(lengths []int32, steps int) unsafe.Pointer {
-	return d.stage(4*len(lengths), func(host []byte) {
+func (f *ferry) stageLengths(lengths []int32, steps int) unsafe.Pointer {
+	return f.stage(4*len(lengths), func(host []byte) {
 		compute.CheckLengths(lengths, steps)
 		copy(int32s(host), lengths)
 	})

@@ -373,7 +373,7 @@ func TestStageLarge(t *testing.T) {
 	for i := range ids {
 		ids[i] = int32(i % 3)
 	}
-	staged := d.stage(4*n, func(host []byte) { copy(int32s(host), ids) })
+	staged := d.ferry.stage(4*n, func(host []byte) { copy(int32s(host), ids) })
 	y, table := d.Alloc(5), place(d, []float32{10, 11, 12}, 0)
 	d.queue.launch("flat_embed", d.queue.overRows(5), int64(5), int64(1), y, table, behind(staged,
 		n-5))

@@ -78,26 +78,43 @@ func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
+// ferry is the pinned memory through which Upload and Download go.
+type ferry struct {
+	memory *memory
+	slots  []*slot
+	aboard int // the slot that an upload takes next
+}
+
+// next is the slot that an upload takes, which is the host's.
+func (f *ferry) next(doing string) *slot {
+	s := f.slots[f.aboard]
+	f.aboard = (f.aboard + 1) % len(f.slots)
+	s.ready(f.memory.queue, doing)
+	return s
+}
+
 // Upload copies host memory to the GPU's.
 func (d *Device) Upload(dst, src []float32) {
 	compute.CheckSame("Upload", len(dst), len(src))
-	if len(src) == 0 {
-		return
+	if len(src) > 0 {
+		d.ferry.upload(at(dst), src)
 	}
+}
+
+// upload copies numbers of the host.
+func (f *ferry) upload(to unsafe.Pointer, src []float32) {
 	const doing = "uploading"
-	to, from := at(dst), bytesOf(src)
-	if d.queue.record != nil {
-		staged := d.queue.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
-		d.queue.check(doing, d.queue.stream.Copy(to, staged, int64(len(from))))
+	q, from := f.memory.queue, bytesOf(src)
+	if q.record != nil {
+		staged := q.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
+		q.check(doing, q.stream.Copy(to, staged, int64(len(from))))
 		return
 	}
 	for done := 0; done < len(from); {
-		s := d.ferry[d.aboard]
-		d.aboard = (d.aboard + 1) % len(d.ferry)
-		s.ready(&d.queue, doing)
+		s := f.next(doing)
 		n := copy(s.host, from[done:])
-		d.queue.check(doing, d.queue.stream.Upload(unsafe.Add(to, done), s.host[:n]))
-		s.mark(&d.queue, doing)
+		q.check(doing, q.stream.Upload(unsafe.Add(to, done), s.host[:n]))
+		s.mark(q, doing)
 		done += n
 	}
 }
@@ -106,27 +123,31 @@ func (d *Device) Upload(dst, src []float32) {
 func (d *Device) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
 	d.queue.notRecording("Download")
-	if len(src) == 0 {
-		return
+	if len(src) > 0 {
+		d.ferry.download(dst, at(src))
 	}
-	to, from := bytesOf(dst), at(src)
+}
+
+// download copies numbers to the host.
+func (f *ferry) download(dst []float32, from unsafe.Pointer) {
+	const doing = "downloading"
+	q, to := f.memory.queue, bytesOf(dst)
 	var asked, got [ferrySlots]int // of each slot: the bytes on their way, and where they go
 	next := 0
 	for done := 0; done < len(to); {
-		for i, s := range d.ferry { // as many parts on their way as there is room for
+		for i, s := range f.slots { // as many parts on their way as there is room for
 			if asked[i] > 0 || next == len(to) {
 				continue
 			}
-			s.ready(&d.queue, "downloading")
+			s.ready(q, doing)
 			asked[i], got[i] = min(len(s.host), len(to)-next), next
-			d.queue.check("downloading", d.queue.stream.Download(s.host[:asked[i]], unsafe.Add(from,
-				next)))
-			s.mark(&d.queue, "downloading")
+			q.check(doing, q.stream.Download(s.host[:asked[i]], unsafe.Add(from, next)))
+			s.mark(q, doing)
 			next += asked[i]
 		}
-		for i, s := range d.ferry { // the one that comes first
+		for i, s := range f.slots { // the one that comes first
 			if asked[i] > 0 && got[i] == done {
-				s.ready(&d.queue, "downloading")
+				s.ready(q, doing)
 				done += copy(to[done:], s.host[:asked[i]])
 				asked[i] = 0
 				break
