@@ -59,16 +59,21 @@ func Inspect(index int) (Info, error) {
 
 // Device computes on a GPU. It is a compute.Recorder.
 type Device struct {
-	config Config
 	queue  queue
 	memory memory
-	blas   *driver.BLAS // nil where there is none
+	ferry  ferry
+	gemm   gemm
 	nccl   *driver.NCCL // nil until it is needed
 	groups map[*ncclGroup]struct{}
-	// unsupported are operands of whose products cuBLAS has said that it has none here.
-	unsupported [operandFP16 + 1]bool
-	ferry       ferry
-	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
+	idRows []int32 // zeros, one for every id: EmbedBackward's, between its calls
+}
+
+// newDevice is a Device that has not opened its GPU.
+func newDevice(c Config, info Info) *Device {
+	d := &Device{queue: queue{info: info}, groups: map[*ncclGroup]struct{}{}}
+	d.memory, d.ferry.memory = newMemory(&d.queue), &d.memory
+	d.gemm = gemm{queue: &d.queue, memory: &d.memory, precision: c.Precision}
+	return d
 }
 
 var _ compute.Recorder = (*Device)(nil)
@@ -90,9 +95,8 @@ func New(c Config) (_ *Device, err error) {
 	if err := lower(&info, os.Getenv(ptxEnvironment)); err != nil {
 		return nil, err
 	}
-	d := &Device{config: c, queue: queue{info: info}, groups: map[*ncclGroup]struct{}{}}
+	d := newDevice(c, info)
 	q := &d.queue
-	d.memory, d.ferry.memory = newMemory(q), &d.memory
 	q.name = d.title("")
 	if q.patience, err = readPatience(); err != nil {
 		return nil, err
@@ -169,7 +173,7 @@ func (d *Device) openBLAS() error {
 	case "":
 		workspace := d.memory.malloc(blasBytes)
 		var why string
-		if d.blas, why = d.queue.stream.OpenBLAS(workspace, blasBytes); d.blas != nil {
+		if d.gemm.blas, why = d.queue.stream.OpenBLAS(workspace, blasBytes); d.gemm.blas != nil {
 			return nil
 		}
 		if why != "" {
@@ -187,7 +191,7 @@ func (d *Device) openBLAS() error {
 // title is the Device's name.
 func (d *Device) title(lacks string) string {
 	i := &d.queue.info
-	return fmt.Sprintf("cuda:%d %s (%v%s)", i.Index, i.Name, d.config.Precision, lacks)
+	return fmt.Sprintf("cuda:%d %s (%v%s)", i.Index, i.Name, d.gemm.precision, lacks)
 }
 
 // Name says which GPU computes, in what precision, and what it has to do without, for people:
@@ -197,17 +201,17 @@ func (d *Device) Name() string { return d.queue.name }
 
 // CUBLAS is the file of cuBLAS, which computes large products; empty where there is none.
 func (d *Device) CUBLAS() string {
-	if d.blas == nil {
+	if d.gemm.blas == nil {
 		return ""
 	}
-	return d.blas.Library()
+	return d.gemm.blas.Library()
 }
 
 // Info describes the GPU, with what was free when it was opened.
 func (d *Device) Info() Info { return d.queue.info }
 
 // Precision is what products multiply.
-func (d *Device) Precision() compute.Precision { return d.config.Precision }
+func (d *Device) Precision() compute.Precision { return d.gemm.precision }
 
 // Close frees everything that the Device has, what its layers and recordings have included. These
 // may still be closed, and not be used.
@@ -239,8 +243,8 @@ func (d *Device) close() (err error) {
 	for g := range d.groups {
 		g.Close()
 	}
-	if d.blas != nil {
-		q.check("closing cuBLAS", d.blas.Close())
+	if d.gemm.blas != nil {
+		q.check("closing cuBLAS", d.gemm.blas.Close())
 	}
 	for r := range d.memory.recordings {
 		r.Close()

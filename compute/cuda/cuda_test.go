@@ -63,11 +63,11 @@ func TestName(t *testing.T) {
 	}
 	d := newGPU(t, compute.BF16)
 	lacks := ""
-	if d.blas == nil {
+	if d.gemm.blas == nil {
 		lacks = "; no cuBLAS"
 	}
-	if (d.CUBLAS() == "") != (d.blas == nil) {
-		t.Errorf("cuBLAS %+v is in %q", d.blas, d.CUBLAS())
+	if (d.CUBLAS() == "") != (d.gemm.blas == nil) {
+		t.Errorf("cuBLAS %+v is in %q", d.gemm.blas, d.CUBLAS())
 	}
 	if want := "cuda:0 " + i.Name + " (bf16" + lacks + ")"; d.Name() != want {
 		t.Errorf("name %q, want %q", d.Name(), want)
@@ -76,7 +76,7 @@ func TestName(t *testing.T) {
 		t.Errorf("precision %v, device %+v", d.Precision(), d.Info())
 	}
 	t.Setenv(blasEnvironment, "off")
-	if d := newGPU(t, compute.FP32); d.blas != nil || !strings.HasSuffix(d.Name(),
+	if d := newGPU(t, compute.FP32); d.gemm.blas != nil || !strings.HasSuffix(d.Name(),
 		"(fp32; no cuBLAS)") {
 		t.Errorf("without cuBLAS: %q", d.Name())
 	}

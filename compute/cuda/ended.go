@@ -31,7 +31,7 @@ func (l *steps) keepStates(o operands, t tape, step int) {
 	before, after := l.at(t, step)
 	l.onRows("layer_keep_ended", t, step, after.h, before.h, after.c, before.cell)
 	if l.held.hh != nil {
-		l.device.round(o, after.h, l.held.x, l.B*l.H)
+		l.device.gemm.round(o, after.h, l.held.x, l.B*l.H)
 	}
 }
 

@@ -73,7 +73,7 @@ func (o *output) cuts() []part {
 		return append(cuts, part{&o.parts, o.few.partBytes(o.shape)})
 	}
 	cuts = append(cuts, part{&o.logits, 4 * o.rows * o.shape.V})
-	if s := o.shape; o.device.sharesHalves(o.rows, s.V, s.H) {
+	if s := o.shape; o.device.gemm.sharesHalves(o.rows, s.V, s.H) {
 		cuts = append(cuts, part{&o.halves.x, 2 * o.rows * s.H}, part{&o.halves.w, 2 * s.V * s.H},
 			part{&o.halves.logits, 2 * o.rows * s.V})
 	}
@@ -111,16 +111,16 @@ func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
 func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut) {
 	s, d, copies := o.shape, o.device, o.halves
 	if copies.w != nil {
-		d.round(operandBF16, at(w), copies.w, s.V*s.H)
+		d.gemm.round(operandBF16, at(w), copies.w, s.V*s.H)
 	}
 	for first := 0; first < s.N; first += o.rows {
 		n := min(o.rows, s.N-first)
 		rows := at(x[first*s.H:])
 		if copies.x != nil {
-			d.round(operandBF16, rows, copies.x, n*s.H)
+			d.gemm.round(operandBF16, rows, copies.x, n*s.H)
 		}
-		d.productOf(d.forward(), halves{copies.x, copies.w}, false, true, n, s.V, s.H, 1, rows,
-			at(w), 0, o.logits)
+		d.gemm.productOf(d.gemm.forward(), halves{copies.x, copies.w}, false, true, n, s.V, s.H, 1,
+			rows, at(w), 0, o.logits)
 		kernel, scale, smoothing := "head_loss", float32(0), float32(0)
 		if to != nil {
 			kernel, scale, smoothing = "head_gradient", to.scale, s.Smoothing
@@ -135,10 +135,10 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 			continue
 		}
 		beta := float32(min(first, 1)) // the first chunk overwrites
-		d.productOf(d.backward(), halves{copies.logits, copies.w}, false, false, n, s.H, s.V, 1,
-			o.logits, at(w), 0, at(to.dx[first*s.H:]))
-		d.productOf(d.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H, n, 1,
-			o.logits, rows, beta, at(to.dw))
+		d.gemm.productOf(d.gemm.backward(), halves{copies.logits, copies.w}, false, false, n, s.H,
+			s.V, 1, o.logits, at(w), 0, at(to.dx[first*s.H:]))
+		d.gemm.productOf(d.gemm.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H,
+			n, 1, o.logits, rows, beta, at(to.dw))
 		if to.db != nil {
 			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
 		}

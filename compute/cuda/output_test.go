@@ -167,7 +167,7 @@ func TestOutput(t *testing.T) {
 			if precision != compute.FP32 && i%3 != 1 {
 				continue
 			}
-			loss, gradients := p.solve(d.forward(), d.backward())
+			loss, gradients := p.solve(d.gemm.forward(), d.gemm.backward())
 			for _, way := range waysOf(d, p.OutputShape) {
 				what := fmt.Sprintf("%v %+v %s", precision, p.OutputShape, way.name)
 				o := d.newOutput(p.OutputShape, way.rows, way.few)
@@ -195,7 +195,7 @@ func TestOutput(t *testing.T) {
 func TestOutputHalves(t *testing.T) {
 	d := newGPU(t, compute.BF16)
 	s := compute.OutputShape{N: 256, H: 1024, V: 2048}
-	if !d.sharesHalves(s.N, s.V, s.H) {
+	if !d.gemm.sharesHalves(s.N, s.V, s.H) {
 		t.Skip("this test needs cuBLAS")
 	}
 	p := newOutputProblem(s, true, rand.New(rand.NewPCG(39, 40)))

@@ -44,10 +44,10 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 			l.close()
 		}
 	}()
-	if l.there != nil && !l.resident(l.there, d.forward(), false) {
+	if l.there != nil && !l.resident(l.there, d.gemm.forward(), false) {
 		l.there = nil
 	}
-	if l.back != nil && !l.resident(l.back, d.backward(), true) {
+	if l.back != nil && !l.resident(l.back, d.gemm.backward(), true) {
 		l.back = nil
 	}
 	if l.there == nil && l.back == nil {
@@ -72,15 +72,16 @@ func (l *persistent) byProducts() loop {
 // layOutPersistent is newPersistent without memory.
 func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) *persistent {
 	g := &d.queue.info
-	if g.Major < 8 && d.forward() != operandFP32 {
+	if g.Major < 8 && d.gemm.forward() != operandFP32 {
 		return nil
 	}
 	l := &persistent{device: d, RecurrentShape: s, inference: inference}
-	if p, ok := planPersistent(s, d.forward(), g.Multiprocessors, g.SharedPerBlock, false); ok {
+	if p, ok := planPersistent(s, d.gemm.forward(), g.Multiprocessors, g.SharedPerBlock,
+		false); ok {
 		l.there = &p
 	}
 	if !inference {
-		p, ok := planPersistent(s, d.backward(), g.Multiprocessors, g.SharedPerBlock, true)
+		p, ok := planPersistent(s, d.gemm.backward(), g.Multiprocessors, g.SharedPerBlock, true)
 		if ok {
 			l.back = &p
 		}
@@ -152,7 +153,7 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 		l.byProducts().forward(hh, biasHH, t)
 		return
 	}
-	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
+	launched := l.launch(p, l.device.gemm.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
 		l.exchange, l.device.queue.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
 		int32(p.units), int32(p.passes))
 	if !launched {
@@ -167,9 +168,9 @@ func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t t
 		l.byProducts().backward(hh, dy, dout, dstate, t)
 		return
 	}
-	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h, dstate.c,
-		t.act, t.cell, t.q, t.h, l.carry, l.exchange, l.device.queue.watchAt(), int32(l.Cell),
-		int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
+	launched := l.launch(p, l.device.gemm.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
+		dstate.c, t.act, t.cell, t.q, t.h, l.carry, l.exchange, l.device.queue.watchAt(),
+		int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
 	if !launched {
 		l.back = nil
 		l.backward(hh, dy, dout, dstate, t)

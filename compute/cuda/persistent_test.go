@@ -117,10 +117,10 @@ func TestPersistentKernels(t *testing.T) {
 	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 17, D: 3, H: 80}
 	for p := range persistentPrecisions(t) {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
-		for _, k := range persistentKernels(d.backward(), true) {
+		for _, k := range persistentKernels(d.gemm.backward(), true) {
 			for _, h := range []int{s.H, 288} { // the latter for rows of more than the registers
 				s.H = h
-				plan, ok := k.plan(s, d.backward(), d.queue.info.Multiprocessors, true)
+				plan, ok := k.plan(s, d.gemm.backward(), d.queue.info.Multiprocessors, true)
 				if !ok || plan.shared > d.queue.info.SharedPerBlock {
 					continue
 				}
@@ -360,7 +360,7 @@ func TestPersistentTooLarge(t *testing.T) {
 			return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
 				inference bool) loop {
 				l := newPersistent(d, s, inference).(*persistent)
-				if l.there.groups = 1 << 15; l.resident(l.there, d.forward(), false) {
+				if l.there.groups = 1 << 15; l.resident(l.there, d.gemm.forward(), false) {
 					t.Fatalf("there is room for %+v", l.there)
 				}
 				if l.back != nil {

@@ -222,7 +222,7 @@ func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentIn
 			int32(r.wide))
 		beta = 1
 	}
-	d.product(d.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
+	d.gemm.product(d.gemm.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
 		at(w.IH), beta, r.tape.act)
 }
 
@@ -242,7 +242,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
 	r.inputGradients(dw)
 	if dx != nil {
-		d.product(d.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
+		d.gemm.product(d.gemm.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
 			at(r.weights.IH), 0, at(dx))
 	}
 	r.hiddenGradient(dw.HH)

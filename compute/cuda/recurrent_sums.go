@@ -158,7 +158,7 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 	}
 	ids := r.input.IDs != nil
 	if !ids {
-		d.product(d.backward(), true, false, r.wide, s.D, rows, 1, r.tape.act,
+		d.gemm.product(d.gemm.backward(), true, false, r.wide, s.D, rows, 1, r.tape.act,
 			at(r.input.X), 0, at(dw.IH))
 	} else if r.tokenGradient(dw.IH, biases) {
 		return
@@ -179,11 +179,11 @@ func (r *recurrent) hiddenGradient(dhh []float32) {
 	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
 		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
 	}
-	d.product(d.backward(), true, false, r.wide, s.H, rows, 1, r.tape.act, r.tape.h, 0,
+	d.gemm.product(d.gemm.backward(), true, false, r.wide, s.H, rows, 1, r.tape.act, r.tape.h, 0,
 		at(dhh))
 	if s.Cell == compute.GRUResetBefore { // whose W_hn multiplied r ⊙ h: its rows once more
 		r.columns(r.tape.h, s.H, behind(r.tape.act, 2*s.H), r.wide, rows, s.H)
-		d.product(d.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
+		d.gemm.product(d.gemm.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
 			behind(at(dhh), 2*s.H*s.H))
 	}
 }

@@ -358,7 +358,7 @@ func TestLayersHeld(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			d := newGPU(t, p)
-			if d.blas == nil || d.queue.info.Major < 8 {
+			if d.gemm.blas == nil || d.queue.info.Major < 8 {
 				t.Skip("there is no cuBLAS, or it is not asked for products of 16 bits")
 			}
 			hold := func(s compute.RecurrentShape, inference bool) compute.Recurrent {

@@ -78,8 +78,9 @@ func (l *steps) parts(inference, hold bool) []part {
 			parts = append(parts, part{place, 4 * state})
 		}
 	}
-	if o := d.forward(); !hold || o != operandBF16 && o != operandFP16 || !d.byLibrary(o) ||
-		!inference && !d.byLibrary(d.backward()) {
+	if o := d.gemm.forward(); !hold || o != operandBF16 && o != operandFP16 ||
+		!d.gemm.byLibrary(o) ||
+		!inference && !d.gemm.byLibrary(d.gemm.backward()) {
 		return parts
 	}
 	return append(parts, part{&l.held.hh, 2 * l.wide * l.H}, part{&l.held.x, 2 * l.B * l.wide},
@@ -100,9 +101,10 @@ func (l *steps) tryHeld(inference bool) bool {
 	d, h := l.device, &l.held
 	try := func(o operands, transposed bool, n, k int, x, to unsafe.Pointer) bool {
 		p := l.heldProduct(transposed, n, k, x, 0, 0, to)
-		return d.multiply(o, &p)
+		return d.gemm.multiply(o, &p)
 	}
-	forward, backward, reset := d.forward(), d.backward(), l.Cell == compute.GRUResetBefore
+	forward, backward, reset := d.gemm.forward(), d.gemm.backward(),
+		l.Cell == compute.GRUResetBefore
 	done := try(forward, true, l.rows(), l.H, h.x, l.rec)
 	if reset {
 		done = done && try(forward, true, l.H, l.H, h.second, l.rec)
@@ -138,7 +140,7 @@ func (l *steps) close() {
 // hold rounds W_hh for a segment's products.
 func (l *steps) hold(o operands, hh unsafe.Pointer) {
 	if l.held.hh != nil {
-		l.device.round(o, hh, l.held.hh, l.wide*l.H)
+		l.device.gemm.round(o, hh, l.held.hh, l.wide*l.H)
 	}
 }
 
@@ -147,11 +149,11 @@ func (l *steps) hold(o operands, hh unsafe.Pointer) {
 func (l *steps) times(o operands, transposed bool, n, k int, x, x16, hh unsafe.Pointer, first int,
 	beta float32, c unsafe.Pointer) {
 	if l.held.hh == nil {
-		l.device.product(o, false, transposed, l.B, n, k, 1, x, behind(hh, first*l.H), beta, c)
+		l.device.gemm.product(o, false, transposed, l.B, n, k, 1, x, behind(hh, first*l.H), beta, c)
 		return
 	}
 	p := l.heldProduct(transposed, n, k, x16, first, beta, c)
-	if !l.device.multiply(o, &p) {
+	if !l.device.gemm.multiply(o, &p) {
 		l.device.queue.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
 			errors.New("cuBLAS refuses a product that it has made before"))
 	}
@@ -193,10 +195,10 @@ func (l *steps) at(t tape, step int) (now tape, after gradients) {
 }
 
 func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
-	o, held := l.device.forward(), l.held
+	o, held := l.device.gemm.forward(), l.held
 	l.hold(o, hh)
 	if held.hh != nil {
-		l.device.round(o, t.h, held.x, l.B*l.H)
+		l.device.gemm.round(o, t.h, held.x, l.B*l.H)
 	}
 	rows := l.rows()
 	for step := range l.T {
@@ -232,7 +234,7 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 }
 
 func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
-	l.hold(l.device.backward(), hh)
+	l.hold(l.device.gemm.backward(), hh)
 	later, to := dout, gradients{l.dh, l.dc}
 	for step := l.T - 1; step >= 0; step-- {
 		if step == 0 && dstate.h != nil {
@@ -267,7 +269,7 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 // of that of h that does not pass through W_hh.
 func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, step int) {
 	now, after := l.at(t, step)
-	o, held := l.device.backward(), l.held
+	o, held := l.device.gemm.backward(), l.held
 	switch l.Cell {
 	case compute.LSTM:
 		l.step("cell_lstm_backward", o,
@@ -298,5 +300,5 @@ func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 	case compute.GRU, compute.GRUResetBefore:
 		from, beta = l.rec, 1
 	}
-	l.times(l.device.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
+	l.times(l.device.gemm.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
 }
