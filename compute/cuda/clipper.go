@@ -74,7 +74,7 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	})
 	partial := d.memory.scratch(8 * squareBlocks(g))
 	if len(g) > 0 {
-		d.sumBlocks(partial, g)
+		sumBlocks(&d.queue, partial, g)
 	}
 	d.queue.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from,
 		rest, c.verdict, c.norm.place())
@@ -94,7 +94,7 @@ func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
 		}
 		putUpdate(host, *u)
 	})
-	c.device.update(rule, from, c.verdict, params, grads, s1, s2)
+	launchUpdate(&c.device.queue, rule, from, c.verdict, params, grads, s1, s2)
 }
 
 // Norm waits for the norm of the last Clip.
@@ -120,7 +120,7 @@ func (c *clipper) Close() {
 func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	u.Check(params, grads, s1, s2)
 	from := d.ferry.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
-	d.update(u.Optimizer, from, nil, params, grads, s1, s2)
+	launchUpdate(&d.queue, u.Optimizer, from, nil, params, grads, s1, s2)
 }
 
 // putUpdate writes what an update's kernel reads.
@@ -131,13 +131,13 @@ func putUpdate(host []byte, u compute.Update) {
 		beta2, rho, u.Epsilon, u.WeightDecay, size, root}
 }
 
-// update enqueues an update with constants of the device's memory, unless norm, which may be nil,
-// is not finite.
-func (d *Device) update(o compute.Optimizer, from, norm unsafe.Pointer,
+// launchUpdate enqueues an update with constants of the device's memory, unless norm, which may be
+// nil, is not finite.
+func launchUpdate(q *queue, o compute.Optimizer, from, norm unsafe.Pointer,
 	params, grads, s1, s2 []float32) {
 	if len(params) > 0 {
-		d.queue.launch(updateKernel(o), d.queue.over(len(params)), int64(len(params)), params,
-			grads, s1, s2, from, norm)
+		q.launch(updateKernel(o), q.over(len(params)), int64(len(params)), params, grads, s1, s2,
+			from, norm)
 	}
 }
 

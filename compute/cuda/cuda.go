@@ -163,29 +163,9 @@ func (d *Device) start() (err error) {
 	for range ferrySlots {
 		d.ferry.slots = append(d.ferry.slots, d.memory.newSlot(ferryBytes))
 	}
-	return d.openBLAS()
-}
-
-// openBLAS opens cuBLAS, if it is there, wanted, and starts.
-func (d *Device) openBLAS() error {
-	lacks := "; no cuBLAS"
-	switch choice := os.Getenv(blasEnvironment); choice {
-	case "":
-		workspace := d.memory.malloc(blasBytes)
-		var why string
-		if d.gemm.blas, why = d.queue.stream.OpenBLAS(workspace, blasBytes); d.gemm.blas != nil {
-			return nil
-		}
-		if why != "" {
-			lacks += ": " + why
-		}
-		d.memory.release(workspace)
-	case "off":
-	default:
-		return fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
-	}
+	lacks, err := d.gemm.open()
 	d.queue.name = d.title(lacks)
-	return nil
+	return err
 }
 
 // title is the Device's name.

@@ -171,31 +171,31 @@ func (d *Device) SumSquares(x []float32) float64 {
 	// The total is the first of 8 bytes, the blocks' sums are behind it.
 	total := d.memory.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
-	d.sumBlocks(partial, x)
+	sumBlocks(&d.queue, partial, x)
 	d.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
 		unsafe.Pointer(nil))
-	return d.readDouble(total)
+	return readDouble(d, total)
 }
 
 // squareBlocks is how many sums sumBlocks computes.
 func squareBlocks(x []float32) int { return blocksFor(len(x), compute.SquaresBlock) }
 
 // sumBlocks sets each of partial to the sum of squares of a block of x.
-func (d *Device) sumBlocks(partial unsafe.Pointer, x []float32) {
+func sumBlocks(q *queue, partial unsafe.Pointer, x []float32) {
 	l := across(squareBlocks(x), flatThreads)
 	l.shared = 4*compute.SquaresBlock + 8*compute.SquaresLanes
-	d.queue.launch("flat_sum_squares", l, int64(len(x)), x, partial)
+	q.launch("flat_sum_squares", l, int64(len(x)), x, partial)
 }
 
 // sumDoubles sets *total, and a result, to the sum of n float64s, in a fixed order.
-func (d *Device) sumDoubles(total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
+func sumDoubles(q *queue, total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
 	l := across(1, sumsThreads)
 	l.shared = sumBytes
-	d.queue.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
+	q.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
 }
 
 // readDouble waits for a float64 in the device's memory.
-func (d *Device) readDouble(from unsafe.Pointer) float64 {
+func readDouble(d *Device, from unsafe.Pointer) float64 {
 	var halves [2]float32 // whose bits are those of the float64, in the order of a little-endian
 	d.Download(halves[:], unsafe.Slice((*float32)(from), len(halves)))
 	low, high := math.Float32bits(halves[0]), math.Float32bits(halves[1])
@@ -223,21 +223,21 @@ type summed struct {
 
 // columnSums sums the columns of x: [rows, columns], in a fixed order. It uses the scratch if there
 // are many rows.
-func (d *Device) columnSums(to summed, x unsafe.Pointer, rows, columns int) {
-	d.slabSums(to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
+func columnSums(m *memory, to summed, x unsafe.Pointer, rows, columns int) {
+	slabSums(m, to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
 }
 
 // slabRows is how many rows a slab has: least, or as many more as make at most so many slabs.
 func slabRows(rows, least, most int) int { return max(least, blocksFor(rows, most)) }
 
 // slabSums sums the columns of slabs of so many rows, then the slabs' sums as one slab.
-func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) {
+func slabSums(m *memory, to summed, x unsafe.Pointer, rows, columns, slab int) {
 	slabs := blocksFor(rows, slab)
 	l := launch{grid: [3]int{blocksFor(columns, columnWidth), slabs, 1},
 		block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
 	if slabs > 1 {
-		partial := d.memory.scratch(4 * slabs * columns)
-		d.queue.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
+		partial := m.scratch(4 * slabs * columns)
+		m.queue.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
 			unsafe.Pointer(nil), int64(0), int32(0))
 		x, rows, l.grid[1] = partial, slabs, 1
 	}
@@ -245,6 +245,6 @@ func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) 
 	if to.add {
 		keep = 1
 	}
-	d.queue.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out,
+	m.queue.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out,
 		to.also, int64(to.same), keep)
 }

@@ -274,7 +274,8 @@ func TestColumnSums(t *testing.T) {
 				size[i%c.columns] += math.Abs(float64(v))
 			}
 			d.Upload(out, before)
-			d.slabSums(summed{at(out), at(also), same, add}, at(from), c.rows, c.columns, c.slab)
+			slabSums(&d.memory, summed{at(out), at(also), same, add}, at(from), c.rows, c.columns,
+				c.slab)
 			sums := read(d, out)
 			for j, got := range sums {
 				if add {

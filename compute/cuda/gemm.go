@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"rondo/compute"
@@ -35,6 +36,27 @@ type gemm struct {
 	blas      *driver.BLAS // nil where there is none
 	// unsupported are operands of whose products cuBLAS has said that it has none here.
 	unsupported [operandFP16 + 1]bool
+}
+
+// open opens cuBLAS, if it is there, wanted, and starts; otherwise lacks says so, for a name.
+func (g *gemm) open() (lacks string, err error) {
+	lacks = "; no cuBLAS"
+	switch choice := os.Getenv(blasEnvironment); choice {
+	case "":
+		workspace := g.memory.malloc(blasBytes)
+		var why string
+		if g.blas, why = g.queue.stream.OpenBLAS(workspace, blasBytes); g.blas != nil {
+			return "", nil
+		}
+		if why != "" {
+			lacks += ": " + why
+		}
+		g.memory.release(workspace)
+	case "off":
+	default:
+		return "", fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
+	}
+	return lacks, nil
 }
 
 // forward is what the products of the forward pass multiply.

@@ -125,7 +125,7 @@ func TestLibraryRefuses(t *testing.T) {
 	}
 	const size = 8
 	shape := compute.RecurrentShape{Cell: compute.GRUResetBefore, T: 4, B: 4, D: size, H: size}
-	l := d.makeSteps(shape, false, true)
+	l := makeSteps(d, shape, false, true)
 	if l.held.hh != nil || d.gemm.byLibrary(operandBF16) {
 		t.Errorf("W_hh is kept in 16 bits, of which there are no products; asked again: %t",
 			d.gemm.byLibrary(operandBF16))

@@ -39,8 +39,8 @@ func (d *Device) LayerNormBackward(n compute.LayerNorm, dy, dx, dw, db []float32
 	d.queue.launch("norm_columns", l, int32(rows), int32(slab), int64(width), n.X, n.Stats, dy,
 		sums[0], sums[1])
 	if slabs > 1 {
-		d.slabSums(summed{out: at(dw)}, sums[0], slabs, width, slabs)
-		d.slabSums(summed{out: at(db)}, sums[1], slabs, width, slabs)
+		slabSums(&d.memory, summed{out: at(dw)}, sums[0], slabs, width, slabs)
+		slabSums(&d.memory, summed{out: at(db)}, sums[1], slabs, width, slabs)
 	}
 	d.queue.launch("norm_rows", d.queue.overRows(rows), int64(rows), int64(width), n.X, n.Weight,
 		n.Stats, dy, dx)

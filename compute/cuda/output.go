@@ -42,7 +42,7 @@ type gradientsOut struct {
 // NewOutput makes the last layer's workspace.
 func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 	s.Check()
-	return d.newOutput(s, outputRows(s), chooseFew(s, d.queue.info.SharedPerBlock))
+	return newOutput(d, s, outputRows(s), chooseFew(s, d.queue.info.SharedPerBlock))
 }
 
 // outputRows is how many rows' logits are in memory at once: chunks of about one size.
@@ -51,7 +51,7 @@ func outputRows(s compute.OutputShape) int {
 	return blocksFor(s.N, blocksFor(s.N, most))
 }
 
-func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *output {
+func newOutput(d *Device, s compute.OutputShape, rows int, few fewTokens) *output {
 	o := &output{device: d, shape: s, few: few, rows: rows}
 	made := false
 	defer func() {
@@ -140,10 +140,10 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 		d.gemm.productOf(d.gemm.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H,
 			n, 1, o.logits, rows, beta, at(to.dw))
 		if to.db != nil {
-			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
+			columnSums(&d.memory, summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
 		}
 	}
-	d.sumDoubles(o.sum, o.result, o.losses, s.N)
+	sumDoubles(&d.queue, o.sum, o.result, o.losses, s.N)
 }
 
 // Threads and shared memory of a row's block: kernels/head.cu.

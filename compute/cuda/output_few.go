@@ -77,7 +77,7 @@ func (o *output) runFew(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut)
 		int32(d.gemm.forward()), o.losses}
 	if to == nil {
 		d.queue.launch("head_few_loss", l, arguments...)
-		d.sumDoubles(o.sum, o.result, o.losses, blocks)
+		sumDoubles(&d.queue, o.sum, o.result, o.losses, blocks)
 		return
 	}
 	d.queue.launch("head_few_gradient", l, append(arguments, to.scale, s.Smoothing,

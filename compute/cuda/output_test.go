@@ -170,7 +170,7 @@ func TestOutput(t *testing.T) {
 			loss, gradients := p.solve(d.gemm.forward(), d.gemm.backward())
 			for _, way := range waysOf(d, p.OutputShape) {
 				what := fmt.Sprintf("%v %+v %s", precision, p.OutputShape, way.name)
-				o := d.newOutput(p.OutputShape, way.rows, way.few)
+				o := newOutput(d, p.OutputShape, way.rows, way.few)
 				got := p.run(d, o, i%2)
 				p.check(t, what, got, loss, gradients, bound)
 				if precision != compute.FP32 {
@@ -199,7 +199,7 @@ func TestOutputHalves(t *testing.T) {
 		t.Skip("this test needs cuBLAS")
 	}
 	p := newOutputProblem(s, true, rand.New(rand.NewPCG(39, 40)))
-	o := d.newOutput(s, s.N, fewTokens{})
+	o := newOutput(d, s, s.N, fewTokens{})
 	defer o.Close()
 	x, w, b := place(d, p.x, 0), place(d, p.w, 0), place(d, p.b, 0)
 	var got [2][3][]float32
@@ -250,7 +250,7 @@ func TestOutputMasked(t *testing.T) {
 			p.w[i] = 2
 		}
 		for _, way := range waysOf(d, s) {
-			o := d.newOutput(s, way.rows, way.few)
+			o := newOutput(d, s, way.rows, way.few)
 			none := p.run(d, o, 0)
 			if none.losses != [2]float64{} {
 				t.Errorf("%d tokens, %s: losses %v of no target", V, way.name, none.losses)
@@ -286,7 +286,7 @@ func TestOutputNaN(t *testing.T) {
 			p.targets[i] = int32(random.IntN(s.V))
 		}
 		for _, way := range waysOf(d, s) {
-			o := d.newOutput(s, way.rows, way.few)
+			o := newOutput(d, s, way.rows, way.few)
 			for _, from := range [][]float32{p.x, p.w, p.b} {
 				spoilt := &from[random.IntN(len(from))]
 				was := *spoilt

@@ -30,7 +30,7 @@ type persistent struct {
 // faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
 // have no such tensor instructions as the kernels use.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
-	l := d.layOutPersistent(s, inference)
+	l := layOutPersistent(d, s, inference)
 	if l == nil {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (l *persistent) byProducts() loop {
 }
 
 // layOutPersistent is newPersistent without memory.
-func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) *persistent {
+func layOutPersistent(d *Device, s compute.RecurrentShape, inference bool) *persistent {
 	g := &d.queue.info
 	if g.Major < 8 && d.gemm.forward() != operandFP32 {
 		return nil

@@ -38,7 +38,7 @@ func persistentPrecisions(t *testing.T) map[compute.Precision]agreement {
 // overPersistent makes layers over the recurrence in one launch.
 func overPersistent(t *testing.T, d *Device) newLayerOf {
 	return func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-		return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+		return newRecurrent(d, s, inference, func(d *Device, s compute.RecurrentShape,
 			inference bool) loop {
 			l := newPersistent(d, s, inference)
 			if l == nil {
@@ -126,7 +126,7 @@ func TestPersistentKernels(t *testing.T) {
 				}
 				sameAsSteps(t, d, newRecurrentProblem(s, false, random),
 					func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-						return d.newRecurrent(s, inference, func(d *Device,
+						return newRecurrent(d, s, inference, func(d *Device,
 							s compute.RecurrentShape, inference bool) loop {
 							l := &persistent{device: d, RecurrentShape: s, back: &plan,
 								steps: newSteps(d, s, inference)}
@@ -254,7 +254,7 @@ func TestPersistentWithoutRoom(t *testing.T) {
 	defer m.close()
 	before, _ := d.Bytes()
 	run := func(newLoop func(*Device, compute.RecurrentShape, bool) loop) []layerResult {
-		l := d.newRecurrent(s, false, newLoop)
+		l := newRecurrent(d, s, false, newLoop)
 		defer l.Close()
 		if _, is := l.loop.(*steps); !is {
 			t.Errorf("%+v is computed by a %T", s, l.loop)
@@ -357,7 +357,7 @@ func TestPersistentTooLarge(t *testing.T) {
 	var made []*persistent
 	sameAsSteps(t, d, newRecurrentProblem(s, true, random),
 		func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-			return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+			return newRecurrent(d, s, inference, func(d *Device, s compute.RecurrentShape,
 				inference bool) loop {
 				l := newPersistent(d, s, inference).(*persistent)
 				if l.there.groups = 1 << 15; l.resident(l.there, d.gemm.forward(), false) {

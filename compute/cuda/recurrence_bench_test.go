@@ -50,7 +50,7 @@ func benchRecurrence(b *testing.B, precision compute.Precision, s compute.Recurr
 	d := newGPU(b, precision)
 	m := newLayerMemory(d, newRecurrentProblem(s, false, rand.New(rand.NewPCG(1, 2))))
 	defer m.close()
-	r := d.newRecurrent(s, false, newLoop)
+	r := newRecurrent(d, s, false, newLoop)
 	defer r.Close()
 	m.forward(r)
 	m.backward(r)

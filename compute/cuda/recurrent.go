@@ -82,13 +82,13 @@ type recurrent struct {
 
 // NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
 func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.Recurrent {
-	return d.newRecurrent(s, inference, newLoop)
+	return newRecurrent(d, s, inference, newLoop)
 }
 
 // newRecurrent makes a layer over the recurrence that newLoop makes.
-func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
+func newRecurrent(d *Device, s compute.RecurrentShape, inference bool,
 	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
-	r := d.layOut(s, inference)
+	r := layOut(d, s, inference)
 	made := false
 	defer func() {
 		if !made { // no memory for a part
@@ -102,7 +102,7 @@ func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
 }
 
 // layOut is a layer without its memory.
-func (d *Device) layOut(s compute.RecurrentShape, inference bool) *recurrent {
+func layOut(d *Device, s compute.RecurrentShape, inference bool) *recurrent {
 	wide := s.Cell.Gates() * s.H // panics on an unknown cell
 	s.Check()
 	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}

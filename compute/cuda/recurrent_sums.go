@@ -154,7 +154,7 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
 	if s.Cell == compute.GRU {
 		biases.same = 2 * s.H
-		d.columnSums(summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
+		columnSums(&d.memory, summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
 	}
 	ids := r.input.IDs != nil
 	if !ids {
@@ -168,7 +168,7 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 			int32(biases.same), at(dw.IH), int32(r.wide), int32(s.D))
 		return
 	}
-	d.columnSums(biases, r.tape.act, rows, r.wide)
+	columnSums(&d.memory, biases, r.tape.act, rows, r.wide)
 }
 
 // hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied. It uses

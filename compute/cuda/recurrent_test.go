@@ -313,7 +313,7 @@ func newGPU(t testing.TB, p compute.Precision) *Device {
 
 // overSteps makes layers over the recurrence of one product a step.
 func (d *Device) overSteps(s compute.RecurrentShape, inference bool) compute.Recurrent {
-	return d.newRecurrent(s, inference, newSteps)
+	return newRecurrent(d, s, inference, newSteps)
 }
 
 // agree holds a device's layers against the CPU's.
@@ -362,9 +362,9 @@ func TestLayersHeld(t *testing.T) {
 				t.Skip("there is no cuBLAS, or it is not asked for products of 16 bits")
 			}
 			hold := func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-				return d.newRecurrent(s, inference,
+				return newRecurrent(d, s, inference,
 					func(d *Device, s compute.RecurrentShape, inference bool) loop {
-						l := d.makeSteps(s, inference, true)
+						l := makeSteps(d, s, inference, true)
 						if l.held.hh == nil {
 							t.Fatal("W_hh is not kept in 16 bits")
 						}
@@ -375,7 +375,7 @@ func TestLayersHeld(t *testing.T) {
 		})
 	}
 	s := compute.RecurrentShape{T: 1, B: 1, D: 1, H: 1}
-	if l := newGPU(t, compute.FP32).makeSteps(s, false, true); l.held.hh != nil {
+	if l := makeSteps(newGPU(t, compute.FP32), s, false, true); l.held.hh != nil {
 		t.Error("W_hh is kept in 16 bits, which fp32 does not multiply")
 	}
 }
@@ -431,8 +431,8 @@ func TestLayerMemory(t *testing.T) {
 				t.Errorf("a loop that does not fit: %v", got)
 			}
 		}()
-		d.newRecurrent(p.RecurrentShape, false,
-			func(*Device, compute.RecurrentShape, bool) loop { panic("no memory for the loop") })
+		newRecurrent(d, p.RecurrentShape, false, func(*Device, compute.RecurrentShape,
+			bool) loop { panic("no memory for the loop") })
 	}()
 	want("layers that did not fit")
 }
@@ -576,7 +576,7 @@ func TestLayerInParts(t *testing.T) {
 				dense, random)
 			whole := p.results(d, d.overSteps)
 			parts := func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-				l := d.newRecurrent(s, inference, newSteps)
+				l := newRecurrent(d, s, inference, newSteps)
 				if inference {
 					l.loop.(*steps).T, l.steps = 2, 2 // in memory that has room for six
 				}

@@ -31,7 +31,7 @@ func pages(bytes int) int64 {
 
 // RecurrentSize is of NewRecurrent and its calls.
 func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) compute.Size {
-	r := d.layOut(s, inference)
+	r := layOut(d, s, inference)
 	n, rows, wide := s.T*s.B, r.steps*s.B, r.wide
 	size := compute.Size{Own: pages(partsBytes(r.parts()))}
 	switch {
@@ -50,7 +50,7 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 		size = size.And(d.gemm.size(d.gemm.backward(), wide, s.H, n))
 	}
 	atOnce := r.atOnce()
-	l := d.layOutPersistent(atOnce, inference)
+	l := layOutPersistent(d, atOnce, inference)
 	if l != nil {
 		size.Own += pages(partsBytes(l.parts()))
 	}
@@ -74,8 +74,9 @@ func (d *Device) OutputSize(s compute.OutputShape) compute.Size {
 }
 
 // GemmSize is of Gemm.
-func (d *Device) GemmSize(m, n, k int) compute.Size { return d.gemm.size(d.gemm.backward(), m, n,
-	k) }
+func (d *Device) GemmSize(m, n, k int) compute.Size {
+	return d.gemm.size(d.gemm.backward(), m, n, k)
+}
 
 // size is of a product and of those of its gradients, which are as large in another order.
 func (g *gemm) size(o operands, m, n, k int) (size compute.Size) {

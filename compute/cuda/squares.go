@@ -32,7 +32,7 @@ func (d *Device) NewSquareSum() compute.SquareSum {
 // Of enqueues the sum.
 func (s *squareSum) Of(x []float32) {
 	partial := s.device.memory.scratch(8 * squareBlocks(x))
-	s.device.sumBlocks(partial, x)
+	sumBlocks(&s.device.queue, partial, x)
 	s.device.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
 		s.sum, s.result.place())
 }

@@ -65,11 +65,11 @@ func TestResult(t *testing.T) {
 	for i := range 3 {
 		high := math.Float32frombits(uint32(math.Float64bits(float64(i)) >> 32))
 		d.Upload(x, []float32{0, high, 0, high})
-		d.sumDoubles(sum, r, at(x), 2)
+		sumDoubles(&d.queue, sum, r, at(x), 2)
 		d.Zero(x)
 	}
-	if got := r.read(); got != 4 || d.readDouble(sum) != 4 {
-		t.Errorf("the host has %v, the device %v: want 4", got, d.readDouble(sum))
+	if got := r.read(); got != 4 || readDouble(d, sum) != 4 {
+		t.Errorf("the host has %v, the device %v: want 4", got, readDouble(d, sum))
 	}
 }
 

@@ -52,7 +52,7 @@ const (
 )
 
 func newSteps(d *Device, s compute.RecurrentShape, inference bool) loop {
-	return d.makeSteps(s, inference, worthHolding(s))
+	return makeSteps(d, s, inference, worthHolding(s))
 }
 
 func worthHolding(s compute.RecurrentShape) bool {
@@ -61,7 +61,7 @@ func worthHolding(s compute.RecurrentShape) bool {
 }
 
 // makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
-func (d *Device) makeSteps(s compute.RecurrentShape, inference, hold bool) *steps {
+func makeSteps(d *Device, s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
 	l.memory = d.memory.cut(l.parts(inference, hold))
 	if l.held.hh != nil && !l.tryHeld(inference) {
