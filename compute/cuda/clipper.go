@@ -38,17 +38,11 @@ type clipper struct {
 // NewClipper makes what limits gradients.
 func (d *Device) NewClipper() compute.Clipper {
 	c := &clipper{device: d}
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			c.Close()
-		}
-	}()
+	defer orUndo(c.Close)
 	c.limits, c.update = d.memory.newStaged(limitsBytes), d.memory.newStaged(constantsBytes)
 	c.norm = d.memory.newResult()
 	c.verdict = d.memory.malloc(verdictBytes)
 	d.queue.check("making a clipper", d.queue.stream.Zero(c.verdict, verdictBytes))
-	made = true
 	return c
 }
 
@@ -64,10 +58,8 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	from := c.limits.put(func(host []byte) {
 		by.Check()
 		to := (*limits)(unsafe.Pointer(unsafe.SliceData(host)))
-		*to = limits{limit: by.Limit, share: by.Share, lossLimit: by.LossLimit}
-		if by.ByValue {
-			to.byValue = 1
-		}
+		*to = limits{limit: by.Limit, share: by.Share, lossLimit: by.LossLimit,
+			byValue: flag(by.ByValue)}
 		if loss != nil {
 			to.loss = loss.Known
 		}

@@ -57,7 +57,7 @@ func Inspect(index int) (Info, error) {
 	return info, nil
 }
 
-// Device computes on a GPU. It is a compute.Recorder.
+// Device computes on a GPU. It is a compute.Recorder. Its parts do what is not in the contract.
 type Device struct {
 	queue  queue
 	memory memory

@@ -120,12 +120,8 @@ func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, a
 			copy(int32s(host), ids)
 		})
 	}
-	adds := int32(0)
-	if add {
-		adds = 1
-	}
 	d.queue.launch("flat_copy_rows", d.queue.overRows(n), int64(n), int64(width), dst.X[dst.At:],
-		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, adds)
+		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, flag(add))
 }
 
 // Pool reduces the first lengths[b] steps of each row b of x: [steps, B, H] to y: [B, H].
@@ -241,10 +237,6 @@ func slabSums(m *memory, to summed, x unsafe.Pointer, rows, columns, slab int) {
 			unsafe.Pointer(nil), int64(0), int32(0))
 		x, rows, l.grid[1] = partial, slabs, 1
 	}
-	keep := int32(0)
-	if to.add {
-		keep = 1
-	}
 	m.queue.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out,
-		to.also, int64(to.same), keep)
+		to.also, int64(to.same), flag(to.add))
 }

@@ -44,8 +44,8 @@ func (d *Device) Peer() (compute.Peer, error) {
 	if err != nil {
 		return compute.Peer{}, fmt.Errorf("which host this is: %w", err)
 	}
-	return compute.Peer{Unit: d.queue.info.UUID, Host: host, Library: "NCCL " + d.nccl.Version()},
-		nil
+	unit, library := d.queue.info.UUID, "NCCL "+d.nccl.Version()
+	return compute.Peer{Unit: unit, Host: host, Library: library}, nil
 }
 
 // hostName tells hosts, and containers that do not share a host name and /dev/shm, apart: what NCCL
@@ -137,24 +137,24 @@ func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 		return nil
 	}
 	const doing = "summing between GPUs"
-	d := g.device
-	d.queue.notRecording(doing)
+	q := &g.device.queue
+	q.notRecording(doing)
 	return g.until(ctx, func() error {
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		if err := g.comm.Sum(d.queue.stream, at(x), len(x)); err != nil {
+		if err := g.comm.Sum(q.stream, at(x), len(x)); err != nil {
 			return err
 		}
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		limit := d.queue.patience
+		limit := q.patience
 		if deadline, ok := ctx.Deadline(); ok {
 			limit += max(0, time.Until(deadline))
 		}
-		d.queue.check(doing, d.queue.fence.Record(d.queue.stream))
-		d.queue.check(doing, d.queue.fence.Wait(limit))
+		q.check(doing, q.fence.Record(q.stream))
+		q.check(doing, q.fence.Wait(limit))
 		return g.comm.Settle(ctx)
 	})
 }

@@ -130,6 +130,14 @@ func (m *memory) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 	return memory, nil
 }
 
+// orUndo calls undo if its caller panics, for lack of memory for a part of what it makes.
+func orUndo(undo func()) {
+	if p := recover(); p != nil {
+		undo()
+		panic(p)
+	}
+}
+
 // release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
 func (m *memory) release(p unsafe.Pointer) {
 	if p == nil || m.queue.context == nil {
@@ -168,7 +176,6 @@ func (m *memory) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
 
 // free gives a block back, once all that may use it is done.
 func (m *memory) free(doing string, p unsafe.Pointer) {
-	m.queue.notRecording(doing)
 	m.queue.finish(doing)
 	m.drop(p)
 }
@@ -230,15 +237,4 @@ func (m *memory) close() {
 	for s := range m.slots {
 		m.closeSlot(s)
 	}
-}
-
-// made counts what was made and not given back: tensors, and everything else, the host's pinned
-// memory included. What the Device has for itself is in it.
-func (m *memory) made() (tensors, workspaces int) {
-	for _, b := range m.blocks {
-		if b.tensor {
-			tensors++
-		}
-	}
-	return tensors, len(m.blocks) - tensors + len(m.slots)
 }

@@ -156,3 +156,14 @@ func TestScratch(t *testing.T) {
 	}
 	expect(t, "from the smaller", d, out[:100], numbers(100, 3))
 }
+
+// made counts what was made and not given back: tensors, and everything else, the host's pinned
+// memory included. What the Device has for itself is in it.
+func (m *memory) made() (tensors, workspaces int) {
+	for _, b := range m.blocks {
+		if b.tensor {
+			tensors++
+		}
+	}
+	return tensors, len(m.blocks) - tensors + len(m.slots)
+}

@@ -53,16 +53,10 @@ func outputRows(s compute.OutputShape) int {
 
 func newOutput(d *Device, s compute.OutputShape, rows int, few fewTokens) *output {
 	o := &output{device: d, shape: s, few: few, rows: rows}
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			o.Close()
-		}
-	}()
+	defer orUndo(o.Close)
 	o.memory = d.memory.cut(o.cuts())
 	o.targets = d.memory.newStaged(4 * s.N)
 	o.result = d.memory.newResult()
-	made = true
 	return o
 }
 

@@ -38,12 +38,7 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 	if l.memory, lack = d.memory.tryCut(l.parts()); lack != nil {
 		return nil
 	}
-	made := false
-	defer func() {
-		if !made {
-			l.close()
-		}
-	}()
+	defer orUndo(l.close)
 	if l.there != nil && !l.resident(l.there, d.gemm.forward(), false) {
 		l.there = nil
 	}
@@ -51,12 +46,12 @@ func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 		l.back = nil
 	}
 	if l.there == nil && l.back == nil {
+		l.close()
 		return nil
 	}
 	if !l.whole(inference) {
 		l.byProducts()
 	}
-	made = true
 	return l
 }
 

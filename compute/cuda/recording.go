@@ -174,7 +174,6 @@ func (r *recording) Close() {
 		return
 	}
 	const doing = "closing a recording"
-	q.notRecording(doing)
 	q.finish(doing)
 	delete(r.owner.recordings, r)
 	if !q.broken {

@@ -89,15 +89,9 @@ func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.
 func newRecurrent(d *Device, s compute.RecurrentShape, inference bool,
 	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
 	r := layOut(d, s, inference)
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			r.Close()
-		}
-	}()
+	defer orUndo(r.Close)
 	r.memory = d.memory.cut(r.parts())
 	r.loop = newLoop(d, r.atOnce(), inference)
-	made = true
 	return r
 }
 

@@ -432,7 +432,9 @@ func TestLayerMemory(t *testing.T) {
 			}
 		}()
 		newRecurrent(d, p.RecurrentShape, false, func(*Device, compute.RecurrentShape,
-			bool) loop { panic("no memory for the loop") })
+			bool) loop {
+			panic("no memory for the loop")
+		})
 	}()
 	want("layers that did not fit")
 }

@@ -64,8 +64,8 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 
 // OutputSize is of NewOutput and its calls.
 func (d *Device) OutputSize(s compute.OutputShape) compute.Size {
-	o := &output{device: d, shape: s, rows: outputRows(s), few: chooseFew(s,
-		d.queue.info.SharedPerBlock)}
+	o := &output{device: d, shape: s, rows: outputRows(s)}
+	o.few = chooseFew(s, d.queue.info.SharedPerBlock)
 	size := compute.Size{Own: pages(partsBytes(o.cuts())) + int64(4*s.N)} // and the targets
 	if o.few.fits() {
 		return size

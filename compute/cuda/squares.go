@@ -18,14 +18,8 @@ type squareSum struct {
 // NewSquareSum makes room for a sum.
 func (d *Device) NewSquareSum() compute.SquareSum {
 	s := &squareSum{device: d, result: d.memory.newResult()}
-	made := false
-	defer func() {
-		if !made {
-			s.Close()
-		}
-	}()
+	defer orUndo(s.Close)
 	s.sum = d.memory.malloc(8)
-	made = true
 	return s
 }
 

@@ -122,20 +122,13 @@ func (f *ferry) upload(to unsafe.Pointer, src []float32) {
 // Download copies the GPU's memory to the host's. It waits for that, and what was enqueued before.
 func (d *Device) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
-	d.queue.notRecording("Download")
-	if len(src) > 0 {
-		d.ferry.download(dst, at(src))
-	}
-}
-
-// download copies numbers to the host.
-func (f *ferry) download(dst []float32, from unsafe.Pointer) {
 	const doing = "downloading"
-	q, to := f.memory.queue, bytesOf(dst)
+	q, to, from := &d.queue, bytesOf(dst), at(src)
+	q.notRecording("Download")
 	var asked, got [ferrySlots]int // of each slot: the bytes on their way, and where they go
 	next := 0
 	for done := 0; done < len(to); {
-		for i, s := range f.slots { // as many parts on their way as there is room for
+		for i, s := range d.ferry.slots { // as many parts on their way as there is room for
 			if asked[i] > 0 || next == len(to) {
 				continue
 			}
@@ -145,7 +138,7 @@ func (f *ferry) download(dst []float32, from unsafe.Pointer) {
 			s.mark(q, doing)
 			next += asked[i]
 		}
-		for i, s := range f.slots { // the one that comes first
+		for i, s := range d.ferry.slots { // the one that comes first
 			if asked[i] > 0 && got[i] == done {
 				s.ready(q, doing)
 				done += copy(to[done:], s.host[:asked[i]])
@@ -172,16 +165,10 @@ type staged struct {
 
 func (m *memory) newStaged(bytes int) *staged {
 	s := &staged{owner: m, bytes: bytes, memory: m.malloc(bytes)}
-	whole := false
-	defer func() {
-		if !whole {
-			s.close()
-		}
-	}()
+	defer orUndo(s.close)
 	for i := range s.slots {
 		s.slots[i] = m.newSlot(bytes)
 	}
-	whole = true
 	return s
 }
 

@@ -78,9 +78,9 @@ func (l *steps) parts(inference, hold bool) []part {
 			parts = append(parts, part{place, 4 * state})
 		}
 	}
-	if o := d.gemm.forward(); !hold || o != operandBF16 && o != operandFP16 ||
-		!d.gemm.byLibrary(o) ||
-		!inference && !d.gemm.byLibrary(d.gemm.backward()) {
+	g := &d.gemm
+	if o := g.forward(); !hold || o != operandBF16 && o != operandFP16 || !g.byLibrary(o) ||
+		!inference && !g.byLibrary(g.backward()) {
 		return parts
 	}
 	return append(parts, part{&l.held.hh, 2 * l.wide * l.H}, part{&l.held.x, 2 * l.B * l.wide},
@@ -98,13 +98,12 @@ func (l *steps) rows() int {
 // tryHeld asks cuBLAS for every product that the steps will want of 16 bits, whatever is in them by
 // now: once a step has only 16 bits, it is too late to learn that there is no such product.
 func (l *steps) tryHeld(inference bool) bool {
-	d, h := l.device, &l.held
+	g, h := &l.device.gemm, &l.held
 	try := func(o operands, transposed bool, n, k int, x, to unsafe.Pointer) bool {
 		p := l.heldProduct(transposed, n, k, x, 0, 0, to)
-		return d.gemm.multiply(o, &p)
+		return g.multiply(o, &p)
 	}
-	forward, backward, reset := d.gemm.forward(), d.gemm.backward(),
-		l.Cell == compute.GRUResetBefore
+	forward, backward, reset := g.forward(), g.backward(), l.Cell == compute.GRUResetBefore
 	done := try(forward, true, l.rows(), l.H, h.x, l.rec)
 	if reset {
 		done = done && try(forward, true, l.H, l.H, h.second, l.rec)
