@@ -74,6 +74,7 @@ type recurrent struct {
 	order     *staged        // the rows of every token; nil before the first Backward with ids
 	lengths   *staged        // of the rows; nil before the first Forward with lengths
 	tokensAt  unsafe.Pointer
+	rounded   unsafe.Pointer // act in bfloat16; nil until Backward's products share it
 
 	ran     bool // Forward has, and Backward has not since
 	weights compute.RecurrentWeights
@@ -223,23 +224,17 @@ func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentIn
 // Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
 func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
-	s, d := r.shape, r.device
 	if r.inference || !r.ran {
 		panic(fmt.Sprintf("cuda: Backward without a Forward before it (inference: %t)",
 			r.inference))
 	}
 	r.ran = false
-	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
+	r.shape.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
 	r.tape.dpeephole = at(dw.Peephole)
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
-	r.inputGradients(dw)
-	if dx != nil {
-		d.gemm.product(d.gemm.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
-			at(r.weights.IH), 0, at(dx))
-	}
-	r.hiddenGradient(dw.HH)
+	r.gradients(dw, dx, r.shareGradient())
 }
 
 // Close frees the workspace.
@@ -248,10 +243,9 @@ func (r *recurrent) Close() {
 		r.loop.close()
 		r.loop = nil
 	}
-	if r.memory != nil {
-		r.device.memory.release(r.memory)
-		r.memory, r.tape, r.biases = nil, tape{}, nil
-	}
+	r.device.memory.release(r.memory)
+	r.device.memory.release(r.rounded)
+	r.memory, r.rounded, r.tape, r.biases = nil, nil, tape{}, nil
 	for _, s := range []**staged{&r.tokens, &r.order, &r.lengths} {
 		if *s != nil {
 			(*s).close()

@@ -146,9 +146,38 @@ func sortTokens(starts, order, ids []int32) {
 	starts[0] = 0
 }
 
+// sharesGradient says whether the products of a dense layer's gradients share act in 16 bits.
+func sharesGradient(g *gemm, s compute.RecurrentShape) bool {
+	return g.sharesHalves(s.T*s.B, s.Cell.Gates()*s.H, s.D)
+}
+
+// shareGradient rounds act, the gradient of the sums, for all products that share it.
+func (r *recurrent) shareGradient() halves {
+	d, n := r.device, r.shape.T*r.shape.B*r.wide
+	if r.input.IDs != nil || !sharesGradient(&d.gemm, r.shape) {
+		return halves{}
+	}
+	if r.rounded == nil {
+		r.rounded = d.memory.malloc(2 * n)
+	}
+	d.gemm.round(operandBF16, r.tape.act, r.rounded, n)
+	return halves{a: r.rounded}
+}
+
+// gradients are those of the weights, the biases and, unless dx is nil, the input. They use the tape
+// up.
+func (r *recurrent) gradients(dw compute.RecurrentWeights, dx []float32, copies halves) {
+	r.inputGradients(dw, copies)
+	if s, g := r.shape, &r.device.gemm; dx != nil {
+		g.productOf(g.backward(), copies, false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
+			at(r.weights.IH), 0, at(dx))
+	}
+	r.hiddenGradient(dw.HH, copies)
+}
+
 // inputGradients are those of W_ih and of both biases, which are the sums of the rows of act, but
 // for GRU's b_hn: its are those of q.
-func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
+func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
@@ -158,7 +187,7 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 	}
 	ids := r.input.IDs != nil
 	if !ids {
-		d.gemm.product(d.gemm.backward(), true, false, r.wide, s.D, rows, 1, r.tape.act,
+		d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.D, rows, 1, r.tape.act,
 			at(r.input.X), 0, at(dw.IH))
 	} else if r.tokenGradient(dw.IH, biases) {
 		return
@@ -171,16 +200,16 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
 	columnSums(&d.memory, biases, r.tape.act, rows, r.wide)
 }
 
-// hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied. It uses
-// the tape up.
-func (r *recurrent) hiddenGradient(dhh []float32) {
+// hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied.
+func (r *recurrent) hiddenGradient(dhh []float32, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
 		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
+		copies = halves{}
 	}
-	d.gemm.product(d.gemm.backward(), true, false, r.wide, s.H, rows, 1, r.tape.act, r.tape.h, 0,
-		at(dhh))
+	d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.H, rows, 1, r.tape.act,
+		r.tape.h, 0, at(dhh))
 	if s.Cell == compute.GRUResetBefore { // whose W_hn multiplied r ⊙ h: its rows once more
 		r.columns(r.tape.h, s.H, behind(r.tape.act, 2*s.H), r.wide, rows, s.H)
 		d.gemm.product(d.gemm.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,

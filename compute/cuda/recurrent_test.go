@@ -439,6 +439,38 @@ func TestLayerMemory(t *testing.T) {
 	want("layers that did not fit")
 }
 
+// TestSharedGradient has products of cuBLAS share the gradient of the sums in 16 bits, and wants what
+// they give without.
+func TestSharedGradient(t *testing.T) {
+	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(41, 42))
+	s := compute.RecurrentShape{T: 2, B: 256, D: 512, H: 704}
+	for _, s.Cell = range []compute.Cell{compute.LSTM, compute.GRU} {
+		if !sharesGradient(&d.gemm, s) {
+			t.Skip("this test needs cuBLAS")
+		}
+		p := newRecurrentProblem(s, true, random)
+		m := newLayerMemory(d, p)
+		l := newRecurrent(d, s, false, newLoop)
+		act, h := numbers(s.T*s.B*l.wide, 3), numbers(s.T*s.B*s.H, 5)
+		gradients := func(copies func() halves) []layerResult {
+			d.Upload(floats(l.tape.act, len(act)), act)
+			d.Upload(floats(l.tape.h, len(h)), h)
+			if l.tape.q != nil {
+				d.Upload(floats(l.tape.q, len(h)), h)
+			}
+			l.weights, l.input = m.w, m.in
+			l.gradients(m.dw, m.dx, copies())
+			return m.read(m.backwards)
+		}
+		got, want := gradients(l.shareGradient), gradients(func() halves { return halves{} })
+		for i := range want {
+			wantSame(t, want[i].name, got[i].values, want[i].values)
+		}
+		l.Close()
+		m.close()
+	}
+}
+
 // TestFrequentTokens sums more rows of a token than one thread does, of tokens that are one tile's
 // and several's.
 func TestFrequentTokens(t *testing.T) {
