@@ -164,7 +164,7 @@ func (r *recurrent) shareGradient() halves {
 	return halves{a: r.rounded}
 }
 
-// gradients are those of the weights, the biases and, unless dx is nil, the input. They use the tape
+// gradients are those of the weights, the biases and, unless dx is nil, the input. It uses the tape
 // up.
 func (r *recurrent) gradients(dw compute.RecurrentWeights, dx []float32, copies halves) {
 	r.inputGradients(dw, copies)

@@ -439,8 +439,8 @@ func TestLayerMemory(t *testing.T) {
 	want("layers that did not fit")
 }
 
-// TestSharedGradient has products of cuBLAS share the gradient of the sums in 16 bits, and wants what
-// they give without.
+// TestSharedGradient has products of cuBLAS share the gradient of the sums in 16 bits, and wants
+// what they give without.
 func TestSharedGradient(t *testing.T) {
 	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(41, 42))
 	s := compute.RecurrentShape{T: 2, B: 256, D: 512, H: 704}
