@@ -28,7 +28,7 @@ func TestTranslatorOnGPU(t *testing.T) {
 		case model.AttentionScaled:
 			c.Feedback = model.FeedbackOutput
 		case model.AttentionBahdanau:
-			c.Feedback = model.FeedbackHidden
+			c.Feedback, c.LayerNorm, c.Skip = model.FeedbackHidden, true, true
 		}
 		cases[name] = c
 	}

@@ -58,10 +58,13 @@ func (c stackConfig) directions() (all []direction) {
 	return all
 }
 
-// layersSpan is the layers' part of the flat parameters: [begin, end).
+// layersSpan is the layers' part of the flat parameters, with what is between them: [begin, end).
 func (c stackConfig) layersSpan(views []View) (begin, end int) {
 	all := c.directions()
 	begin, _ = all[0].span(views)
+	if c.LayerNorm {
+		begin = find(views, c.normName(c.Layers-1, "weight")).Offset
+	}
 	_, end = all[len(all)-1].span(views)
 	return begin, end
 }

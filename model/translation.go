@@ -54,7 +54,7 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 	case c.Attention == AttentionBahdanau:
 		m.steps.allocate(d, alloc, 1, B)
 		m.additive = alloc(c.additiveSize(source, target, B))
-		d.Layers, d.attended = 1, 0 // only the last layer's output
+		d.Layers, d.attended, d.LayerNorm = 1, 0, false // only the last layer's output
 	}
 	m.decoder.allocate(d, alloc, target, B)
 	m.dstates = alloc(B * c.network().StateSize())

@@ -89,8 +89,7 @@ type TranslatorConfig struct {
 	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
-	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
-	// and no Skip.
+	// These are Config's, of the encoder and of the decoder.
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
@@ -138,8 +137,6 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
-	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
-		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
 	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
 		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
 	case c.Feedback != FeedbackOutput:

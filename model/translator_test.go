@@ -99,7 +99,7 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 		}
 		checkSteps(t, tr, want)
 	}
-	forTraces(t, "testdata/translator-*.json", 21, check)
+	forTraces(t, "testdata/translator-*.json", 23, check)
 	forTraces(t, "testdata/describer-*.json", 4, check)
 }
 
@@ -196,10 +196,8 @@ func translators() map[string]TranslatorConfig {
 						all[name+"/"+FeedbackNames()[feedback]] = f
 					}
 				}
-				if c.Attention != AttentionBahdanau {
-					c.LayerNorm, c.Skip = true, true
-					all[name+"/norm"] = c
-				}
+				c.LayerNorm, c.Skip = true, true
+				all[name+"/norm"] = c
 				c.LayerNorm, c.Skip = false, false
 			}
 		}

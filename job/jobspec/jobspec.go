@@ -135,10 +135,6 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.SkipConnections && spec.Layers < 2 {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
-	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
-		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
-			"whose decoder runs step by step: give another --attention, or leave them out")
-	}
 	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
 			spec.TeacherForcingSteps)

@@ -372,8 +372,6 @@ func TestIdentityOfAccumulate(t *testing.T) {
 func TestLayersThatDoNotFit(t *testing.T) {
 	for args, want := range map[string]string{
 		"--skip-connections --layers 1": "--skip-connections begin at the second layer: set",
-		"--task translate --attention bahdanau --layer-norm": "--layer-norm and " +
-			"--skip-connections are not for --attention bahdanau, whose decoder runs step by",
 	} {
 		var usage *UsageError
 		if _, err := parse(t, strings.Fields(args)...); !errors.As(err, &usage) ||
