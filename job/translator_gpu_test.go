@@ -27,6 +27,8 @@ func TestTranslatorOnGPU(t *testing.T) {
 		switch c.Attention {
 		case model.AttentionScaled:
 			c.Feedback = model.FeedbackOutput
+		case model.AttentionLuong:
+			c.DeepTransition = 1
 		case model.AttentionBahdanau:
 			c.Feedback, c.LayerNorm, c.Skip = model.FeedbackHidden, true, true
 		}

@@ -59,8 +59,9 @@ func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.S
 	}
 	for k := range c.Layers {
 		ids := k == 0 && c.rowWidth() == 0
-		size = size.And(on.RecurrentSize(c.layerShape(k, T, B), inference, ids))
+		size = size.And(compute.RecurrentSize(on, c.layerShape(k, T, B), inference, ids))
 	}
+	size = size.And(c.deepSize(on, T*B, inference))
 	if c.projects() {
 		size = size.And(on.GemmSize(T*B, c.Embed, c.Hidden)).
 			And(on.GemmSize(c.Embed, c.Hidden, T*B)).And(on.GemmSize(T*B, c.Hidden, c.Embed))
@@ -76,9 +77,12 @@ func (c LabellerConfig) PassSize(on compute.Sizer, maxSteps, B int) (size comput
 		return nil
 	}, maxSteps, B)
 	for _, T := range passSizes(maxSteps) {
-		rows, W := c.outputRows(T, B), c.stack().width()
+		rows, W := c.outputRows(T, B), c.outputWidth()
 		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: W, V: c.Labels})).
 			And(on.GemmSize(rows, c.Labels, W)).And(c.stack().kernelSize(on, T, B))
+		if c.DeepOutput > 0 {
+			size = size.And(compute.PerceptronSize(on, c.deepOutput(rows)))
+		}
 	}
 	return size
 }

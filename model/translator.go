@@ -93,6 +93,8 @@ type TranslatorConfig struct {
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
+	// DeepTransition is Config's, of the encoder and of the decoder.
+	DeepTransition int
 
 	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
 	// and an encoder: see SetVectors. 0: none.
@@ -115,6 +117,7 @@ func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		DeepTransition: c.DeepTransition,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }

@@ -198,7 +198,9 @@ func translators() map[string]TranslatorConfig {
 				}
 				c.LayerNorm, c.Skip = true, true
 				all[name+"/norm"] = c
-				c.LayerNorm, c.Skip = false, false
+				c.LayerNorm, c.Skip, c.DeepTransition = false, false, 2
+				all[name+"/deep"] = c
+				c.DeepTransition = 0
 			}
 		}
 		c.Vectors, c.Bidirectional, c.Attention = 3, false, AttentionNone

@@ -88,7 +88,9 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
-	case "teacher_forcing", "teacher_forcing_steps":
+	case "deep_input", "deep_output":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
+	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
 	case "vectors", "vector_as":
 		return []string{task.Describe}
@@ -138,6 +140,14 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
 			spec.TeacherForcingSteps)
+	}
+	if spec.TeacherForcingChoice == "sample" && spec.TeacherForcing == 1 {
+		return usagef("--teacher-forcing-choice sample is for a --teacher-forcing below 1: give " +
+			"one")
+	}
+	if spec.DeepInput > 0 && spec.Embed == 0 && spec.Task != task.Regress {
+		return usagef("--deep-input %d reads the embedding: set --embed, for example --embed %d",
+			spec.DeepInput, spec.Hidden)
 	}
 	if spec.TeacherForcing < 1 && spec.Feedback == "hidden" {
 		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with "+
@@ -306,6 +316,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
+		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
