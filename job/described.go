@@ -147,6 +147,10 @@ func describerConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorConf
 	t = translatorOf(c, data)
 	t.Vectors, t.Context = data.Tokens-1, model.Context(slices.Index(describe.VectorUses(),
 		spec.VectorAs))
+	if t.Ends, err = model.ParseEnds(spec.Ends); err != nil {
+		return t, app.Usage(err)
+	}
+	t.End, t.Lengths = translate.EndID, int(spec.MaxLength)+1
 	return t, app.Usage(t.Validate())
 }
 

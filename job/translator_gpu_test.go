@@ -37,6 +37,7 @@ func TestTranslatorOnGPU(t *testing.T) {
 	for context, way := range describe.VectorUses() {
 		c := plain
 		c.Vectors, c.Context = 5, model.Context(context)
+		c.Ends, c.End, c.Lengths = model.Ends(context), 2, 8
 		cases["vectors as "+way] = c
 	}
 	for name, c := range cases {

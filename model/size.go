@@ -95,6 +95,10 @@ func (c TranslatorConfig) PassSize(on compute.Sizer, maxSource, maxTarget, B int
 	for i, T := range sizes[1] {
 		size = size.And(c.kernelSize(on, sizes[0][i], T, B)).
 			And(on.OutputSize(compute.OutputShape{N: T * B, H: c.Hidden, V: c.TargetVocab}))
+		if c.Ends != EndToken {
+			s, _, _ := c.endShape(T, B)
+			size = size.And(compute.BesideSize(on, s))
+		}
 	}
 	return size
 }
@@ -104,6 +108,10 @@ func (c TranslatorConfig) DecoderSize(on compute.Sizer, maxSource, B int) comput
 	size := on.TensorSize(2 * B * c.network().StateSize())
 	if c.Attention != AttentionNone {
 		size = size.And(on.TensorSize(maxSource * B * (c.Hidden + c.encoder().width())))
+	}
+	if c.Ends != EndToken {
+		s, _, _ := c.endShape(1, B)
+		size = size.And(on.TensorSize(s.N * s.V)).And(on.GemmSize(s.N, s.V, s.H))
 	}
 	return size.And(c.memorySize(on, maxSource, 1, B)).And(c.kernelSize(on, maxSource, 1, B)).
 		And(on.TensorSize(B * c.TargetVocab)).And(on.GemmSize(B, c.TargetVocab, c.Hidden))

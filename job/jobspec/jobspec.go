@@ -92,7 +92,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
-	case "vectors", "vector_as":
+	case "vectors", "vector_as", "ends":
 		return []string{task.Describe}
 	case "decoder_context", "attention", "feedback":
 		return []string{task.Translate}
@@ -144,6 +144,10 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.TeacherForcingChoice == "sample" && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-choice sample is for a --teacher-forcing below 1: give " +
 			"one")
+	}
+	if spec.TeacherForcing < 1 && spec.Ends == "length" {
+		return usagef("--teacher-forcing %g: with --ends length the right tokens have the right "+
+			"length, and others would not: leave it out", spec.TeacherForcing)
 	}
 	if spec.DeepInput > 0 && spec.Embed == 0 && spec.Task != task.Regress {
 		return usagef("--deep-input %d reads the embedding: set --embed, for example --embed %d",
@@ -279,6 +283,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Feedback == "both" {
 		lasts.Feedback = ""
 	}
+	if lasts.Ends == "eos" {
+		lasts.Ends = ""
+	}
 	if lasts.VectorAs == "both" {
 		lasts.VectorAs = ""
 	}
@@ -332,7 +339,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
-		lasts.Feedback, lasts.VectorAs = spec.Feedback, spec.VectorAs
+		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -52,7 +52,7 @@ def packed(layer, transition, x, lengths):
 
 
 def named(name):
-    """The name of a parameter rnn.LAYER.* or transition.LAYER.SIDE.NUMBER.* of a stack of layers."""
+    """The name of a parameter rnn.LAYER.* or transition.LAYER.SIDE.NUMBER.* of a stack."""
     parts = name.split(".")
     if parts[0] == "rnn" and len(parts) == 3:
         return "rnn." + parts[2].replace("_l0", "_l" + parts[1])

@@ -158,6 +158,7 @@ type JobSpec struct {
 	Attention            string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
 	Vectors              string  `protobuf:"bytes,212,opt,name=vectors,proto3" json:"vectors,omitempty"`
 	VectorAs             string  `protobuf:"bytes,213,opt,name=vector_as,json=vectorAs,proto3" json:"vector_as,omitempty"`
+	Ends                 string  `protobuf:"bytes,235,opt,name=ends,proto3" json:"ends,omitempty"`
 	Target               string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
 	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
@@ -516,6 +517,13 @@ func (x *JobSpec) GetVectors() string {
 func (x *JobSpec) GetVectorAs() string {
 	if x != nil {
 		return x.VectorAs
+	}
+	return ""
+}
+
+func (x *JobSpec) GetEnds() string {
+	if x != nil {
+		return x.Ends
 	}
 	return ""
 }
@@ -1096,7 +1104,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\x9b\x83\x01\n" +
+	"\x04_max\"\xf3\x84\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x84\x02\n" +
@@ -1172,7 +1180,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\avectors\x18\xd4\x01 \x01(\tBY\xaa\xbb\x18U\n" +
 	"Sdescribe: the vectors, one in each row: .npy, .safetensors with one tensor, or .csvR\avectors\x12\x97\x01\n" +
 	"\tvector_as\x18\xd5\x01 \x01(\tBy\xaa\xbb\x18u\n" +
-	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12h\n" +
+	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12\xd5\x01\n" +
+	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
+	"\x9f\x01how describe ends a text: eos: by a token; stop: by a Bernoulli output before each token; length: it predicts the number of tokens, and reads how many are left\x12\x03eos\x1a\x03eos\x1a\x04stop\x1a\x06lengthR\x04ends\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
 	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\xa3\x01\n" +
 	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
