@@ -27,7 +27,7 @@ func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 
 // labellerNetwork is the network of a task of labels whose data are examples.
 func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
-	return networkOfLabels(spec, data, data.mostTokens(spec))
+	return networkOfLabels(spec, data, mostTokens(spec, data.Longest))
 }
 
 // networkOfLabels is the network of a task of labels, for up to so many steps.

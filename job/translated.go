@@ -31,8 +31,8 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	most := data.mostTokens(spec) + 1 // with an end
-	n := networkOfPairs(c, data, most, most)
+	n := networkOfPairs(c, data, mostTokens(spec, data.Longest)+1, // with ends
+		mostTokens(spec, data.LongestTarget)+1)
 	n.Tokens = c.SourceVocab
 	return n, nil
 }
