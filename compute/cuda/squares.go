@@ -48,6 +48,8 @@ func lossOf(o compute.Output) unsafe.Pointer {
 	switch last := o.(type) {
 	case *output:
 		return last.sum
+	case *compute.Beside: // where the other's loss is not finite, no gradient is
+		return lossOf(last.First())
 	case *compute.Squares:
 		if sum, ok := last.Total().(*squareSum); ok {
 			return sum.sum
