@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +81,7 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 	}
 	view := newStatusView(out, o)
 	var last *kube.JobStatus
-	err := cluster.Watch(ctx, o.everywhere, func(ctx context.Context) (bool, error) {
+	err := cluster.Watch(ctx, func(ctx context.Context) (bool, error) {
 		statuses, one, err := o.look(ctx, cluster)
 		if err != nil {
 			return false, err
@@ -118,11 +117,8 @@ func verdict(s *kube.JobStatus) error {
 
 // onlyNews prints an error unless it equals the one before.
 func onlyNews(out io.Writer) func(error) {
-	var mu sync.Mutex
 	last := ""
 	return func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
 		if err.Error() != last {
 			last = err.Error()
 			_, _ = fmt.Fprintln(out, last)

@@ -56,10 +56,8 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	}
 	how.Say(fmt.Sprintf("job %s is %s, with %d in the ring: stopping it", name, p.Phase,
 		p.WorldSize))
-	ctx, cancel := limited(ctx, how.Timeout, func() string {
-		return fmt.Sprintf("the job has not ended within %v: it goes on stopping; see rondo status",
-			how.Timeout)
-	})
+	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("the job has not ended "+
+		"within %v: it goes on stopping; see rondo status", how.Timeout))
 	defer cancel()
 	err = c.WorkerJob(job.Workers.Name).patch(ctx,
 		map[string]any{annotations + "stop": how.Reason}, manager)

@@ -118,9 +118,10 @@ func TestForget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	forget := func(c *Cluster, led bool) error {
-		return (&deletion{objects: &objects{Cluster: c}, job: "book"}).forget(ctx, led)
+		job, err := c.Job(ctx, "book")
+		check(t, err)
+		return (&deletion{objects: &objects{Cluster: c}, job: "book"}).forget(ctx, job, led)
 	}
-	check(t, forget(clusterOf(), true))
 	check(t, forget(clusterOf(someJob(1, nil)), false))
 	c := clusterOf(someJob(1, map[string]string{"phase": "ended"}),
 		somePod("book-coordinator-a", "", corev1.PodRunning, nil))
