@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -185,6 +186,7 @@ type statusView struct {
 	out      io.Writer
 	options  statusOptions
 	terminal *os.File // nil: it is none
+	encoded  string   // the last look in the wanted format
 	lines    int      // of the last look on the screen
 	told     map[string]bool
 	reasons  map[string]string // last printed reason of each job
@@ -203,7 +205,13 @@ func (v *statusView) show(statuses []kube.JobStatus, one bool, now time.Time) er
 	case v.terminal != nil:
 		return v.redraw(statuses, one, now)
 	case v.options.format != "":
-		return v.options.encode(v.out, statuses, one)
+		var text strings.Builder
+		if err := v.options.encode(&text, statuses, one); err != nil || text.String() == v.encoded {
+			return err
+		}
+		v.encoded = text.String()
+		_, err := io.WriteString(v.out, v.encoded)
+		return err
 	}
 	return v.append(statuses, now)
 }

@@ -172,7 +172,7 @@ func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
 func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
 	own := metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", j.name).String()}
-	stop, err := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
+	stop := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
 		func(job *batchv1.Job, gone bool) {
 			if gone {
 				changed(Wanted{})
@@ -183,9 +183,6 @@ func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached fun
 		}, func(err error) {
 			reached(Explain(err, fmt.Sprintf("watching job %s/%s", j.namespace, j.name)))
 		})
-	if err != nil {
-		return err
-	}
 	defer stop()
 	<-ctx.Done()
 	return ctx.Err()

@@ -17,7 +17,7 @@ func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) erro
 	ended := make(chan error, 1)
 	over := false
 	jobs := j.cluster.Client.BatchV1().Jobs(j.Workers.Namespace)
-	stop, err := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
+	stop := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
 		func(workers *batchv1.Job, gone bool) {
 			if over || workers.Name != j.Workers.Name {
 				return
@@ -30,9 +30,6 @@ func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) erro
 				ended <- err
 			}
 		}, nil)
-	if err != nil {
-		return err
-	}
 	defer stop()
 	select {
 	case err := <-ended:
