@@ -20,35 +20,29 @@ import (
 	"rondo/k8s"
 )
 
-// applyTimeout bounds Apply, with its wait for the earlier run's workers to go.
+// applyTimeout bounds applying, with its wait for the earlier run's workers to go.
 const applyTimeout = 5 * time.Minute
-
-// Apply holds the options of Cluster.Apply.
-type Apply struct {
-	CreateNamespace bool
-	DryRun          bool         // the cluster checks everything and keeps nothing
-	Say             func(string) // receives a line about each change
-}
 
 // applier applies the objects of one submission.
 type applier struct {
 	*objects
 	m   *Manifests
-	how Apply
+	how Run
+	say func(string) // receives a line about each change
 }
 
-// Apply applies a submission's objects. It creates shared objects that are missing and does not
+// apply applies a submission's objects. It creates shared objects that are missing and does not
 // change others, because other jobs use them. An ended job of the same name makes room for the new
-// one. A running one is left alone, and Apply fails.
-func (c *Cluster) Apply(ctx context.Context, m *Manifests, how Apply) error {
+// one. A running one is left alone, and apply fails.
+func (s *submitter) apply(ctx context.Context, m *Manifests) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, applyTimeout, fmt.Errorf("job %s is not applied "+
 		"after %v: submit it again", m.Spec.Job, applyTimeout))
 	defer cancel()
-	o, err := c.objects(how.DryRun)
+	o, err := s.objects(s.how.ServerDryRun)
 	if err != nil {
 		return err
 	}
-	return (&applier{o, m, how}).run(ctx)
+	return (&applier{o, m, s.how, s.say}).run(ctx)
 }
 
 func (a *applier) run(ctx context.Context) error {
@@ -57,7 +51,7 @@ func (a *applier) run(ctx context.Context) error {
 	}
 	if a.how.CreateNamespace {
 		made, err := a.createNamespace(ctx)
-		if err != nil || made && a.how.DryRun { // a dry run cannot ask for what is inside
+		if err != nil || made && a.how.ServerDryRun { // a dry run cannot ask for what is inside
 			return err
 		}
 	}
@@ -67,7 +61,7 @@ func (a *applier) run(ctx context.Context) error {
 	if err := a.makeRoom(ctx); err != nil {
 		return err
 	}
-	if err := a.applyAll(ctx, a.m.Job, "job "+a.m.Spec.Job); err != nil || a.how.DryRun {
+	if err := a.applyAll(ctx, a.m.Job, "job "+a.m.Spec.Job); err != nil || a.how.ServerDryRun {
 		return err
 	}
 	return a.sweep(ctx)
@@ -81,13 +75,13 @@ func (a *applier) applyAll(
 		if err := a.apply(ctx, object); err != nil {
 			return err
 		}
-		if a.how.DryRun {
-			a.how.Say(strings.TrimSuffix(nameOf(object), dryRunSuffix) +
+		if a.how.ServerDryRun {
+			a.say(strings.TrimSuffix(nameOf(object), dryRunSuffix) +
 				" would be applied (server dry run)")
 		}
 	}
-	if len(all) > 0 && !a.how.DryRun {
-		a.how.Say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
+	if len(all) > 0 && !a.how.ServerDryRun {
+		a.say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
 	}
 	return nil
 }
@@ -145,10 +139,10 @@ func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 		return false, Explain(err, "creating namespace "+a.Namespace)
 	}
 	done := " created"
-	if a.how.DryRun {
+	if a.how.ServerDryRun {
 		done = " would be created (server dry run); the rest can be checked once it is there"
 	}
-	a.how.Say("namespace/" + a.Namespace + done)
+	a.say("namespace/" + a.Namespace + done)
 	return true, nil
 }
 
@@ -167,11 +161,11 @@ func (a *applier) makeRoom(ctx context.Context) error {
 	if err := a.replaceable(old); err != nil {
 		return err
 	}
-	if a.how.DryRun { // under the old name the cluster would compare the two
+	if a.how.ServerDryRun { // under the old name the cluster would compare the two
 		a.m.workers().SetName(a.m.workers().GetName() + dryRunSuffix)
 		return nil
 	}
-	a.how.Say(nameOf(old.object) + " of the earlier run is removed")
+	a.say(nameOf(old.object) + " of the earlier run is removed")
 	if err := old.remove(ctx); err != nil {
 		return err
 	}

@@ -46,14 +46,14 @@ func (a *applier) useEtcd(ctx context.Context, set *stored) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if a.how.DryRun || slices.ContainsFunc(pods.Items, started) ||
+	if a.how.ServerDryRun || slices.ContainsFunc(pods.Items, started) ||
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
-		a.how.Say(nameOf(set.object) + " exists and is used as it is")
+		a.say(nameOf(set.object) + " exists and is used as it is")
 		return true, a.fits(set.object)
 	}
-	a.how.Say(nameOf(set.object) + " has never started and is replaced")
+	a.say(nameOf(set.object) + " has never started and is replaced")
 	if err := set.remove(ctx); err != nil {
 		return false, err
 	}

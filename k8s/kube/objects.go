@@ -122,7 +122,7 @@ func (o *objects) findWorkers(ctx context.Context, job string) (*workers, error)
 }
 
 func jobSetKind() schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: "jobset.x-k8s.io", Version: "v1alpha2", Kind: "JobSet"}
+	return schema.FromAPIVersionAndKind("jobset.x-k8s.io/v1alpha2", "JobSet")
 }
 
 // nameOf returns kubectl's name of an object: kind/name.

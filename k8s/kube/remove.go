@@ -10,11 +10,7 @@ import (
 
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -231,34 +227,29 @@ func (d *deletion) removeAll(ctx context.Context, all []*stored) error {
 	return cmp.Or(failed...)
 }
 
+// kinds returns the kinds that lines of "group/version Kind" name.
+func kinds(lines ...string) []schema.GroupVersionKind {
+	var all []schema.GroupVersionKind
+	for _, line := range lines {
+		version, kind, _ := strings.Cut(line, " ")
+		all = append(all, schema.FromAPIVersionAndKind(version, kind))
+	}
+	return all
+}
+
 // jobKinds returns the kinds of a job's objects, except its workers. Deployments come first,
 // because coordinators take longest to end.
 func jobKinds() []schema.GroupVersionKind {
-	return []schema.GroupVersionKind{
-		appsv1.SchemeGroupVersion.WithKind("Deployment"),
-		corev1.SchemeGroupVersion.WithKind("Service"),
-		policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"),
-		networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
-		rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
-		rbacv1.SchemeGroupVersion.WithKind("Role"),
-		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-	}
+	return kinds("apps/v1 Deployment", "v1 Service", "policy/v1 PodDisruptionBudget",
+		"networking.k8s.io/v1 NetworkPolicy", "rbac.authorization.k8s.io/v1 RoleBinding",
+		"rbac.authorization.k8s.io/v1 Role", "v1 ServiceAccount", "v1 ConfigMap")
 }
 
 // sharedKinds returns the kinds of the objects that a namespace's jobs share, etcd first.
 func sharedKinds() []schema.GroupVersionKind {
-	kinds := slices.Concat([]schema.GroupVersionKind{
-		appsv1.SchemeGroupVersion.WithKind("StatefulSet")}, jobKinds())
-	for _, optional := range []struct{ group, version, kind string }{
-		{"cert-manager.io", "v1", "Certificate"}, {"cert-manager.io", "v1", "Issuer"},
-		{"monitoring.coreos.com", "v1", "ServiceMonitor"},
-		{"monitoring.coreos.com", "v1", "PodMonitor"},
-	} {
-		kinds = append(kinds, schema.GroupVersionKind{Group: optional.group,
-			Version: optional.version, Kind: optional.kind})
-	}
-	return kinds
+	return slices.Concat(kinds("apps/v1 StatefulSet"), jobKinds(), kinds(
+		"cert-manager.io/v1 Certificate", "cert-manager.io/v1 Issuer",
+		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PodMonitor"))
 }
 
 // removeEtcdData removes the volumes of the namespace's etcd. If the etcd still exists, rondo

@@ -79,9 +79,7 @@ func (s *submitter) submit(ctx context.Context, submission *Submission) error {
 	if err := note(s.notes, m); err != nil {
 		return err
 	}
-	err = s.Apply(ctx, m, Apply{CreateNamespace: s.how.CreateNamespace,
-		DryRun: s.how.ServerDryRun, Say: s.say})
-	if err != nil || s.how.ServerDryRun {
+	if err := s.apply(ctx, m); err != nil || s.how.ServerDryRun {
 		return err
 	}
 	job := m.Spec.Job
