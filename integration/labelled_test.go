@@ -40,7 +40,8 @@ func exampleTasks(t *testing.T) []exampleTask {
 	t.Helper()
 	deep, asks := labelledTasks(t)[0], translation(t)
 	stops, counts := describing(t), describing(t)
-	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1"}
+	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1",
+		"--hidden-backward", "8"}
 	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
 		"--skip-connections", "--deep-transition", "1")
 	stops.network = append(stops.network, "--ends", "stop")

@@ -94,8 +94,8 @@ func initial(c Config, views []View) []float32 {
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng, views)
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
-			for i := range c.Hidden {
-				v.of(flat)[gate*c.Hidden+i] += float32(c.ForgetBias)
+			for i := range c.hiddenOf(v) {
+				v.of(flat)[gate*c.hiddenOf(v)+i] += float32(c.ForgetBias)
 			}
 		}
 	}
@@ -119,13 +119,14 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 		fillNormal(x, rng, c.Init.STD)
 	case !matrix: // zero
 	case kind == Orthogonal && v.role == roleRecurrent:
-		for block := 0; block < len(x); block += c.Hidden * c.Hidden {
-			fillOrthogonal(x[block:block+c.Hidden*c.Hidden], rng, c.Hidden)
+		H := c.hiddenOf(v)
+		for block := 0; block < len(x); block += H * H {
+			fillOrthogonal(x[block:block+H*H], rng, H)
 		}
 	default:
 		rows, columns := v.Shape[0], v.Shape[1]
 		if v.role == roleInput || v.role == roleRecurrent {
-			rows = c.Hidden // of one gate
+			rows = c.hiddenOf(v) // of one gate
 		}
 		fillUniform(x, rng, math.Sqrt(6/float64(rows+columns)))
 	}
@@ -141,7 +142,15 @@ func (c Config) fanIn(v View, views []View) int {
 	case roleDenseBias:
 		return find(views, strings.Replace(v.Name, ".bias", ".weight", 1)).Shape[1]
 	}
-	return c.Hidden
+	return c.hiddenOf(v)
+}
+
+// hiddenOf is the width of the hidden state of a recurrent layer's tensor.
+func (c Config) hiddenOf(v View) int {
+	if v.role == rolePeephole {
+		return v.Len / c.Cell.Peepholes()
+	}
+	return v.Shape[0] / c.Cell.Gates()
 }
 
 // fillUniform draws from U(-bound, bound).
