@@ -331,6 +331,7 @@ func TestPassSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forLabellers(t, func(t *testing.T, c LabellerConfig) {
 		c.Hidden, c.Labels, c.Vocab = 16, 16, 50
+		c.HiddenBackward *= 16
 		if c.Embed > 0 {
 			c.Embed = 32
 		}
