@@ -331,7 +331,9 @@ func TestPassSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forLabellers(t, func(t *testing.T, c LabellerConfig) {
 		c.Hidden, c.Labels, c.Vocab = 16, 16, 50
-		c.HiddenBackward *= 16
+		if c.HiddenBackward > 0 {
+			c.HiddenBackward = 32
+		}
 		if c.Embed > 0 {
 			c.Embed = 32
 		}
