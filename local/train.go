@@ -331,6 +331,7 @@ func (r Run) workerCommand(where meet.Config, worker int) []string {
 	}
 	argv := []string{self, "worker", "--supervised", "--etcd", strings.Join(where.Etcd, ","),
 		"--job", where.Job, "--device", r.devices.Of(worker)}
+	argv = append(argv, jobspec.AllowFlags(r.Spec)...)
 	if r.Verbose {
 		argv = append(argv, "--verbose")
 	}

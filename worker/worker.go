@@ -51,6 +51,8 @@ type fabric struct {
 type Config struct {
 	meet.Config
 	Device string // --device; empty: the job's
+	// Allow is what the job's spec may name on this machine.
+	Allow jobspec.Allow
 }
 
 // validate returns a usage error for invalid flags.
@@ -73,6 +75,7 @@ type worker struct {
 	name       string         // of the process; a member's id begins with it
 	member     cluster.Member // the current or last registration
 	own        string         // its own --device; empty: the job's
+	allow      jobspec.Allow
 	device     compute.Device // nil before it is opened
 	engine     *engine        // nil before the first ring
 	hasTrained bool           // this worker has trained in a ring
@@ -123,7 +126,7 @@ func newWorker(cfg Config) *worker {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	w := &worker{reports: reports{log: log}, own: cfg.Device}
+	w := &worker{reports: reports{log: log}, own: cfg.Device, allow: cfg.Allow}
 	number := int(time.Now().UnixNano() % 1e9)
 	w.name = fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), number)
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
@@ -236,6 +239,9 @@ func (w *worker) left() string {
 
 // serve opens the corpus, the device and the listeners, and then works.
 func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
+	if err := w.allow.Check(w.spec); err != nil {
+		return err
+	}
 	if w.data, err = job.OpenData(ctx, w.spec); err != nil {
 		return err
 	}
