@@ -25,6 +25,7 @@ import (
 	"rondo/compute"
 	"rondo/internal/app"
 	"rondo/internal/certs"
+	"rondo/internal/connlimit"
 	"rondo/internal/health"
 	"rondo/job"
 	"rondo/job/jobspec"
@@ -35,6 +36,13 @@ import (
 const (
 	farewellTimeout = 5 * time.Second // to report why this worker ends
 	leaveTimeout    = 3 * time.Second // to end the registration
+)
+
+// A worker has at most this many open connections at its port for each worker of the ring, and more
+// for those of the next ring.
+const (
+	connectionsPerWorker = 4
+	moreConnections      = 32
 )
 
 // fabric is a worker's access to etcd and the ring's network.
@@ -258,8 +266,12 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Fingerprint())
 	way := linkedBy(w.spec)
-	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
-		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way})
+	var links *grpclink.Server
+	bounded := connlimit.New(listener, func() int {
+		return connectionsPerWorker*links.World() + moreConnections
+	})
+	links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
+		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way, Keep: bounded.Keep})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -285,7 +297,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	links.Register(server)
 	local := links.ListenLocal() // before other workers can ask for it
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(bounded) }()
 	var beside sync.WaitGroup
 	if local != nil {
 		beside.Go(func() { _ = server.Serve(local) }) // after an error, TCP serves
