@@ -48,7 +48,7 @@ func (j *Join[P]) restore(ctx context.Context, reason Reason) ([]Standing[P], er
 				return nil, err
 			}
 		}
-		all, err := Gather(ctx, j.Ranks, own)
+		all, err := j.gather(ctx, own)
 		if err != nil || !all[0].Looking {
 			return all, err
 		}
