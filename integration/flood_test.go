@@ -261,7 +261,9 @@ func TestRingUnderStrangers(t *testing.T) {
 	var held sync.Map
 	var opened atomic.Int64
 	stops := map[string]func() int{
-		"streams": attack(t, 8, func(ctx context.Context, n int) { call(ctx, n, generation, false) }),
+		"streams": attack(t, 8, func(ctx context.Context, n int) {
+			call(ctx, n, generation, false)
+		}),
 		"far ones": attack(t, 20, func(ctx context.Context, n int) {
 			call(ctx, n, generation+1<<40, false)
 		}),

@@ -174,8 +174,8 @@ func (c *circleServer) advance(seat Seat, e *expectation) error {
 }
 
 // Link serves one predecessor's stream, its question for the unix socket, or its abort of an
-// earlier stream. Anyone but the neighbour gets the same refusal, whatever is wrong, and learns nothing of
-// the job.
+// earlier stream. Anyone but the neighbour gets the same refusal, whatever is wrong, and learns
+// nothing of the job.
 func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	ctx := stream.Context()
 	md, _ := metadata.FromIncomingContext(ctx)

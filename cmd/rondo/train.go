@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"rondo/cluster/meet"
 	"rondo/internal/app"
+	"rondo/internal/printable"
 	"rondo/job"
 	"rondo/job/jobspec"
 	"rondo/local"
@@ -164,12 +164,12 @@ type screen struct {
 
 func newScreen(stdout, stderr io.Writer, asJSON, verbose bool) *screen {
 	s := &screen{stderr: stderr}
-	file, isFile := stdout.(*os.File)
+	terminal := printable.Terminal(stdout)
 	switch {
 	case asJSON:
 		s.view = telemetry.NewJSONView(stdout)
-	case !verbose && isFile && term.IsTerminal(int(file.Fd())):
-		s.view, s.bar = telemetry.NewBarView(stdout, time.Now), true
+	case !verbose && terminal != nil:
+		s.view, s.bar = telemetry.NewBarView(terminal, time.Now), true
 	default:
 		plain := telemetry.NewPlainView(stdout, plainInterval, time.Now)
 		plain.Times = verbose
