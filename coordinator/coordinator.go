@@ -59,6 +59,9 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if err := cfg.Validate(); err != nil {
 		return cluster.Plan{}, app.Usage(err)
 	}
+	if err := cfg.CheckListeners(ctx); err != nil {
+		return cluster.Plan{}, err
+	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}

@@ -53,7 +53,8 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		workers = 3
 	}
 	r.trial = tryOn(t, c.network.host("lead"), c.allow, slices.Concat(r.flags, []string{
-		"--workers", fmt.Sprint(workers), "--local-workers", "0", "--inject", paced}, c.flags)...)
+		"--workers", fmt.Sprint(workers), "--local-workers", "0", "--inject", paced,
+		"--insecure"}, c.flags)...)
 	for i := range workers {
 		if c.relays {
 			way := newRelay(t, r.etcd.endpoints()[0])
@@ -110,8 +111,11 @@ func trusting() []string { return []string{"--allow-path=/", "--allow-inject"} }
 
 func (r *rig) daemon(on *host, name string, flags []string) *daemon {
 	r.t.Helper()
-	if name == "worker" {
-		flags = slices.Concat(flags, trusting())
+	switch name {
+	case "worker":
+		flags = slices.Concat(flags, trusting(), []string{"--insecure"})
+	case "coordinator":
+		flags = slices.Concat(flags, []string{"--insecure"})
 	}
 	return launch(r.t, on, environment(r.t),
 		append([]string{filepath.Join(r.folder, name)}, flags...)...)

@@ -110,6 +110,9 @@ func Run(ctx context.Context, cfg Config) (did string, err error) {
 	if err := cfg.validate(); err != nil {
 		return "", err
 	}
+	if err := cfg.CheckListeners(ctx); err != nil {
+		return "", err
+	}
 	w := newWorker(cfg)
 	stop, err := health.Serve(cfg.Health, health.Checks{Started: w.started.Is, Ready: w.ready.Is,
 		Alive: w.alive})

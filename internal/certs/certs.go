@@ -1,8 +1,8 @@
 // Package certs is a process's identity on the network: a certificate, its key and the authority
 // that both ends of a connection trust. They lie in a folder, in the layout of cert-manager's
 // secrets. The package provides mutual TLS. It reads the folder again for each connection, so that
-// certificates can be renewed without a restart. It knows no service and issues no certificates. It
-// may import crypto/tls and gRPC's credentials, and nothing of this module.
+// certificates can be renewed without a restart. Issue makes such a folder. The package knows no
+// service. It may import crypto and gRPC's credentials, and nothing of this module.
 package certs
 
 import (

@@ -22,8 +22,8 @@ func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCred
 }
 
 // ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
-// means the name or IP address in the address. Errors name the peer and the faulty file. They go to log too,
-// because a gRPC client may hide them behind a deadline.
+// means the name or IP address in the address. Errors name the peer and the faulty file. They go to
+// log too, because a gRPC client may hide them behind a deadline.
 func (i *Identity) ClientCredentials(
 	serverName string, log *slog.Logger,
 ) credentials.TransportCredentials {
