@@ -54,7 +54,7 @@ func logsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := logPrinter{out: cmd.OutOrStdout()}
+		out := logPrinter{out: cmd.OutOrStdout(), colour: map[kube.LogSource]int{}}
 		if terminal := printable.Terminal(out.out); terminal != nil && os.Getenv("NO_COLOR") == "" {
 			out.out, out.coloured = terminal, true
 		}
@@ -92,8 +92,9 @@ func checkLogs(how kube.Logs) error {
 // logPrinter writes lines behind their source.
 type logPrinter struct {
 	out      io.Writer
-	coloured bool // on a terminal, unless NO_COLOR is set
-	width    int  // of the widest source so far
+	coloured bool                   // on a terminal, unless NO_COLOR is set
+	width    int                    // of the widest source so far
+	colour   map[kube.LogSource]int // in the order of their appearance
 }
 
 func (p *logPrinter) line(source kube.LogSource, text string) error {
@@ -101,7 +102,10 @@ func (p *logPrinter) line(source kube.LogSource, text string) error {
 	p.width = max(p.width, len(name))
 	name += strings.Repeat(" ", p.width-len(name))
 	if p.coloured {
-		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", 31+source.Number%6, name)
+		if _, known := p.colour[source]; !known {
+			p.colour[source] = 31 + len(p.colour)%6
+		}
+		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", p.colour[source], name)
 	}
 	_, err := fmt.Fprintf(p.out, "%s | %s\n", name, printable.Text(text))
 	return err
