@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -163,6 +164,7 @@ func (f *filling) worker(p *corev1.PodSpec) error {
 	}
 	c := &p.Containers[at]
 	c.VolumeMounts = append(c.VolumeMounts, f.volumes.mounts...)
+	c.Args = append(c.Args, jobspec.AllowFlags(f.spec)...)
 	for i := range c.EnvFrom {
 		if secret := c.EnvFrom[i].SecretRef; secret != nil && secret.Name == defaultS3Secret {
 			secret.Name = s.S3Secret

@@ -13,6 +13,8 @@ type State[P any] interface {
 	StartFresh() error
 	// Overwrite prepares for another rank's tensors. The rank has no state until Adopt.
 	Overwrite(by Version)
+	// Check returns an error if no rank of this job can be there.
+	Check(Standing[P]) error
 	// Adopt makes the standing this rank's. The tensors are those of the rank that it is from.
 	Adopt(from Standing[P])
 	// Lanes returns the lanes' states after the last step, as far as this rank knows them.
@@ -67,7 +69,7 @@ func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 }
 
 func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
-	all, err := Gather(ctx, j.Ranks, j.State.Standing())
+	all, err := j.gather(ctx, j.State.Standing())
 	if err != nil {
 		return err
 	}
@@ -108,8 +110,8 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			return err
 		}
 		if len(lost) > 0 || gaps > 0 {
-			panic(fmt.Sprintf("agree: a snapshot without the lanes %v and %d parameters' shards",
-				lost, gaps))
+			return j.Ranks.Distrust(0, "that it has a snapshot, which lacks the lanes %v and the "+
+				"shards of %d parameters", lost, gaps)
 		}
 		return j.Shards.Deal(ctx)
 	}
@@ -120,6 +122,23 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		}
 	}
 	return j.Shards.Deal(ctx)
+}
+
+// gather gives every rank the standings of all.
+func (j *Join[P]) gather(ctx context.Context, own Standing[P]) ([]Standing[P], error) {
+	all, err := Gather(ctx, j.Ranks, own)
+	if err != nil {
+		return nil, err
+	}
+	for rank, s := range all {
+		if !s.Has {
+			continue
+		}
+		if err := j.State.Check(s); err != nil {
+			return nil, j.Ranks.Distrust(rank, "where it is: %w", err)
+		}
+	}
+	return all, nil
 }
 
 // share makes the donor's state every rank's, and deals the lanes. It returns the lanes that nobody

@@ -65,6 +65,13 @@ func (r *rank) StartFresh() error {
 	return nil
 }
 
+func (r *rank) Check(s Standing[int64]) error {
+	if s.Progress != s.Version.Step || s.Progress > 1000 {
+		return fmt.Errorf("step %d, with the progress of step %d", s.Version.Step, s.Progress)
+	}
+	return nil
+}
+
 func (r *rank) Overwrite(Version) { r.standing.Has = false }
 func (r *rank) Lanes() *Entry     { return r.states.At(r.standing.Version) }
 

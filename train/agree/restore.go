@@ -51,7 +51,7 @@ func (j *Join[P]) restore(
 				return nil, err
 			}
 		}
-		all, err := Gather(ctx, j.Ranks, own)
+		all, err := j.gather(ctx, own)
 		if err != nil || !all[0].Looking {
 			return all, err
 		}
