@@ -86,7 +86,7 @@ func (f *filling) workers(o *unstructured.Unstructured) error {
 		annotate(&unstructured.Unstructured{Object: job}, annotationRun, f.submission.run())
 	}
 	for _, field := range []string{"completions", "parallelism"} {
-		err := unstructured.SetNestedField(job, int64(f.spec.Workers), "spec", field)
+		err := unstructured.SetNestedField(job, f.spec.Workers, "spec", field)
 		if err != nil {
 			return err
 		}
