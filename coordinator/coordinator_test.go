@@ -284,7 +284,8 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			leave, result := p.coordinator(endless(quick)+"checkpoint_dir: "+t.TempDir()+"/run\n", 1)
+			leave, result := p.coordinator(
+				endless(quick)+"checkpoint_dir: "+t.TempDir()+"/run\n", 1)
 			abandon(p)
 			leave()
 			<-result
