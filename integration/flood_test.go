@@ -161,14 +161,17 @@ func TestLeaderUnderReports(t *testing.T) {
 	}
 	large := strings.Repeat("x", 4<<20-16)
 	var reported, watched atomic.Int64
-	stopReports := attack(t, 8, func(ctx context.Context, n int) {
+	var conns [8]*grpc.ClientConn
+	for n := range conns {
+		conns[n] = dialPlain(t, address)
+		defer conns[n].Close()
+	}
+	stopReports := attack(t, len(conns), func(ctx context.Context, n int) {
 		if int(reported.Add(1)) > reports {
 			<-ctx.Done()
 			return
 		}
-		conn := dialPlain(t, address)
-		defer conn.Close()
-		stream, err := rondov1.NewCoordinatorClient(conn).Report(ctx)
+		stream, err := rondov1.NewCoordinatorClient(conns[n]).Report(ctx)
 		if err != nil {
 			return
 		}
