@@ -77,7 +77,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	p := &place{t: t, ctx: ctx, log: &transcript.Text{},
-		allow: jobspec.Allow{Paths: []string{"/"}, Inject: true}}
+		allow: jobspec.Allow{Paths: []string{"/"}}}
 	etcd, err := local.StartEtcd(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -284,8 +284,8 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			leave, result := p.coordinator(
-				endless(quick)+"checkpoint_dir: "+t.TempDir()+"/run\n", 1)
+			folder := "checkpoint_dir: " + t.TempDir() + "/run\n"
+			leave, result := p.coordinator(endless(quick)+folder, 1)
 			abandon(p)
 			leave()
 			<-result

@@ -284,8 +284,8 @@ func (c *Checkpoints) Start(
 	return c.Find(ctx, spec)
 }
 
-// own returns the newest checkpoint, with its files unread, if this run of the job has made it; else
-// nil.
+// own returns the newest checkpoint, with its files unread, if this run of the job has made it;
+// else nil.
 func (c *Checkpoints) own(
 	ctx context.Context, spec *rondov1.JobSpec,
 ) (*checkpoint.Checkpoint, error) {

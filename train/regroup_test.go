@@ -444,7 +444,9 @@ func TestJoinRefuses(t *testing.T) {
 // A Join fails and leaves no state if the snapshot does not fit or cannot be found.
 func TestRestoreFails(t *testing.T) {
 	e := newElastic(t, elasticJob(4), 2)
-	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) { return nil, errTest }
+	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
+		return nil, errTest
+	}
 	e.ring(breakage{}, 0, 1)
 	if err := e.workers[0].err; !errors.Is(err, errTest) || e.workers[0].trainer.HasState() {
 		t.Errorf("%v", err)

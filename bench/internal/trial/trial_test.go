@@ -16,7 +16,8 @@ const events = `{"event":"worker","rank":1,"device":"cpu (b)"}
 {"event":"step","step":2,"epoch":0,"loss":2.5}
 {"event":"sample","step":2,"text":"early"}
 {"event":"step","step":3,"epoch":1,"loss":1}
-{"event":"step","step":4,"epoch":1,"loss":2,"compute_seconds":3,"exposed_seconds":2,"waiting_seconds":1}
+{"event":"step","step":4,"epoch":1,"loss":2,` +
+	`"compute_seconds":3,"exposed_seconds":2,"waiting_seconds":1}
 {"event":"eval","step":4,"loss":1.75,"perplexity":5.75}
 {"event":"sample","step":4,"text":"time traveller"}
 `
