@@ -77,7 +77,7 @@ func newPlace(t *testing.T) *place {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	p := &place{t: t, ctx: ctx, log: &transcript.Text{},
-		allow: jobspec.Allow{Paths: []string{"/"}}}
+		allow: jobspec.Allow{Paths: []string{"/"}, Inject: true}}
 	etcd, err := local.StartEtcd(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func TestSeveralMachinesEncrypted(t *testing.T) {
 		"--peers", "a="+peer.Address(), "--data", t.TempDir(), "--client-port",
 		fmt.Sprint(client.Number()), "--health", health.Address(), "--tls", folder)
 	place := []string{"--etcd", client.Address(), "--job", "tls"}
-	ours := append(place[:len(place):len(place)], "--tls", folder)
+	ours := slices.Concat(place, []string{"--tls", folder})
 	job := start(t, append(append([]string{"train"}, ours...), small("--workers", "2",
 		"--local-workers", "1", "--link", "tcp")...)...)
 	worker := launch(t, nil, environment(t),

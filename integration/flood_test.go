@@ -161,14 +161,17 @@ func TestLeaderUnderReports(t *testing.T) {
 	}
 	large := strings.Repeat("x", 4<<20-16)
 	var reported, watched atomic.Int64
-	stopReports := attack(t, 8, func(ctx context.Context, n int) {
+	var conns [8]*grpc.ClientConn
+	for n := range conns {
+		conns[n] = dialPlain(t, address)
+		defer conns[n].Close()
+	}
+	stopReports := attack(t, len(conns), func(ctx context.Context, n int) {
 		if int(reported.Add(1)) > reports {
 			<-ctx.Done()
 			return
 		}
-		conn := dialPlain(t, address)
-		defer conn.Close()
-		stream, err := rondov1.NewCoordinatorClient(conn).Report(ctx)
+		stream, err := rondov1.NewCoordinatorClient(conns[n]).Report(ctx)
 		if err != nil {
 			return
 		}
@@ -220,11 +223,12 @@ func TestLeaderUnderReports(t *testing.T) {
 // everything but the plan's nonce break no link, and cost a worker no memory.
 func TestRingUnderStrangers(t *testing.T) {
 	t.Parallel()
-	idle, lasts := 500, 3*time.Second
+	idle, lasts, flags := 500, 3*time.Second, []string{"--link", "tcp"}
 	if !testing.Short() {
 		idle, lasts = 10_000, time.Minute
+		flags = append(flags, "--inject", "delay rank=* for=150ms phase=forward times=0")
 	}
-	r := newRig(t, rigConfig{workers: 2, flags: []string{"--link", "tcp"}})
+	r := newRig(t, rigConfig{workers: 2, flags: flags})
 	r.untilMore(20)
 	store, err := meet.Config{Etcd: r.etcd.endpoints(), Job: r.job}.Store(t.Context())
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
 	"rondo/dashboard"
+	"rondo/internal/connlimit"
 )
 
 // Limits of the HTTP server.
@@ -68,9 +68,12 @@ func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
 // serve serves a listener until ctx ends.
 func (s *site) serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
+	// Idle connections keep no probe out.
+	bounded := connlimit.New(listener, func() int { return openLimit })
+	s.server.ConnState = bounded.ConnState()
 	group.Go(func() error { return s.pages.Run(ctx) })
 	group.Go(func() error {
-		err := s.server.Serve(netutil.LimitListener(listener, openLimit))
+		err := s.server.Serve(bounded)
 		if errors.Is(err, http.ErrServerClosed) {
 			return nil
 		}

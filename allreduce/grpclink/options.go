@@ -66,7 +66,6 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadataBytes),
 		grpc.ConnectionTimeout(connectTimeout),
-		grpc.SharedWriteBuffer(true), // a connection without a link needs none
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: framing.PingInterval,
 			Timeout: framing.PingTimeout, MaxConnectionIdle: idleLimit}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{

@@ -305,7 +305,7 @@ func HostName() string {
 // The version of this build: a release, and the protocol between workers and coordinators.
 const (
 	release  = "0.2.0"
-	protocol = 2
+	protocol = 3
 )
 
 // Version names the build. All processes of a job must have the same one, because replicas compute

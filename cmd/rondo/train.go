@@ -31,11 +31,10 @@ import (
 const plainInterval = 2 * time.Second
 
 func trainCommand() *cobra.Command {
-	var etcd []string
+	var where meet.Config
 	var localWorkers, restarts int
 	var dashboard string
-	var asJSON, verbose, insecure bool
-	var tls string
+	var asJSON, verbose bool
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
@@ -49,7 +48,7 @@ func trainCommand() *cobra.Command {
 		chosen, err := job.Choose(spec.Device)
 		return int64(max(1, len(chosen.GPUs))), err
 	})
-	c.Flags().StringSliceVar(&etcd, "etcd", nil,
+	c.Flags().StringSliceVar(&where.Etcd, "etcd", nil,
 		"host:port,... of an etcd to use; default: start one for this run")
 	c.Flags().IntVar(&localWorkers, "local-workers", -1, "number of --workers on this machine; "+
 		"-1: "+
@@ -60,36 +59,28 @@ func trainCommand() *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log the processes' actions, and show where "+
 		"the steps' time goes")
-	c.Flags().StringVar(&tls, "tls", "", "with --etcd: folder with tls.crt, tls.key and ca.crt, "+
-		"for mutual TLS on every connection; rondo certs makes one")
-	c.Flags().BoolVar(&insecure, "insecure", false, "let other machines reach the page, and "+
-		"without --tls the coordinator and the workers, without encryption")
+	c.Flags().StringVar(&where.TLS, "tls", "", "with --etcd: folder with tls.crt, tls.key and "+
+		"ca.crt, for mutual TLS on every connection; rondo certs makes one")
+	c.Flags().BoolVar(&where.Insecure, "insecure", false, "let other machines reach the page, "+
+		"and without --tls the coordinator and the workers, without encryption")
 	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec, err := flags.Spec()
 		if err != nil {
 			return err
 		}
-		if cmd.Flags().Changed("etcd") {
-			where := meet.Config{Etcd: etcd, Job: spec.Job, TLS: tls, Insecure: insecure}
-			if err := where.Validate(); err != nil {
-				return app.Usage(err)
-			}
-			if err := where.CheckListeners(cmd.Context()); err != nil {
-				return err
-			}
-		} else if tls != "" {
-			return app.Usagef("--tls %s: it is for --etcd; without that, nothing leaves this "+
-				"machine", tls)
+		where.Job = spec.Job
+		if err := checkPlace(cmd, where); err != nil {
+			return err
 		}
-		openPage, err := pageAt(dashboard, insecure)
+		openPage, err := pageAt(dashboard, where.Insecure)
 		if err != nil {
 			return err
 		}
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON, verbose)
 		run := local.Run{
-			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
-			Restarts: restarts, OpenPage: openPage, TLS: tls, Insecure: insecure,
+			Spec: spec, Etcd: where.Etcd, TLS: where.TLS, Insecure: where.Insecure,
+			Verbose: verbose, LocalWorkers: localWorkers, Restarts: restarts, OpenPage: openPage,
 			Show: screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
@@ -104,6 +95,21 @@ func trainCommand() *cobra.Command {
 		return nil
 	}
 	return c
+}
+
+// checkPlace checks the flags that say where the job is.
+func checkPlace(cmd *cobra.Command, where meet.Config) error {
+	switch {
+	case cmd.Flags().Changed("etcd"):
+		if err := where.Validate(); err != nil {
+			return app.Usage(err)
+		}
+		return where.CheckListeners(cmd.Context())
+	case where.TLS != "":
+		return app.Usagef("--tls %s: it is for --etcd; without that, nothing leaves this machine",
+			where.TLS)
+	}
+	return nil
 }
 
 // pageAt opens a job's web page at --dashboard; nil: off.

@@ -5,6 +5,7 @@ package connlimit
 
 import (
 	"net"
+	"net/http"
 	"sync"
 )
 
@@ -82,6 +83,25 @@ func (l *Listener) Keep(remote net.Addr) (release func()) {
 			l.append(c)
 		}
 	})
+}
+
+// ConnState returns the hook of an http.Server on this listener that keeps a connection while it
+// has a request.
+func (l *Listener) ConnState() func(net.Conn, http.ConnState) {
+	var mu sync.Mutex
+	kept := map[net.Conn]func(){}
+	return func(c net.Conn, state http.ConnState) {
+		mu.Lock()
+		defer mu.Unlock()
+		release := kept[c]
+		switch {
+		case state == http.StateActive && release == nil:
+			kept[c] = l.Keep(c.RemoteAddr())
+		case state != http.StateActive && release != nil:
+			release()
+			delete(kept, c)
+		}
+	}
 }
 
 // append adds a connection that serves nobody at the end of the circle.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -48,14 +49,14 @@ type Writer struct {
 
 // Write writes all of p, except a last character that is not complete yet.
 func (w *Writer) Write(p []byte) (int, error) {
-	whole := append(w.rest, p...)
+	whole := slices.Concat(w.rest, p)
 	end := len(whole)
 	for i := max(0, end-utf8.UTFMax+1); i < end; i++ {
 		if utf8.RuneStart(whole[i]) && !utf8.FullRune(whole[i:]) {
 			end = i
 		}
 	}
-	w.rest = append([]byte(nil), whole[end:]...)
+	w.rest = slices.Clone(whole[end:])
 	if _, err := io.WriteString(w.Writer, Text(string(whole[:end]))); err != nil {
 		return 0, err
 	}

@@ -39,14 +39,15 @@ func (j Job) Train(ctx context.Context, train ...string) (r trial.Result, err er
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
 	const name = "bench"
 	end, err := start(j.Log, j.Lead.Command([]string{j.Rondo, "etcd", "--name", name, "--peers",
-		name + "=" + j.Lead.Address + ":2380", "--listen", j.Lead.Address, "--data", data}))
+		name + "=" + j.Lead.Address + ":2380", "--listen", j.Lead.Address, "--data", data,
+		"--insecure"}))
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = errors.Join(err, end()) }()
-	where := []string{"--etcd", j.Lead.Address + ":2379", "--job", name}
+	where := []string{"--etcd", j.Lead.Address + ":2379", "--job", name, "--insecure"}
 	for i, h := range j.Workers {
-		argv := append([]string{j.Rondo, "worker"}, where...)
+		argv := append([]string{j.Rondo, "worker", "--allow-path=/"}, where...)
 		if j.Pinned != nil {
 			argv = j.Pinned(i, argv)
 		}
