@@ -91,6 +91,7 @@ type Extent struct {
 	Outputs int   `json:"outputs,omitempty"`    // what is predicted, unless that is the vocabulary
 	Rows    int64 `json:"rows,omitempty"`       // examples, or rows of time series; 0: a text
 	Longest int   `json:"longest,omitempty"`    // tokens of the longest source, target or text
+	Grams   int   `json:"ngrams,omitempty"`     // different n-grams
 }
 
 // mostTokens bounds the tokens of an example of a job.
@@ -109,11 +110,13 @@ const exampleBytes = 12
 const (
 	labelsAssumed  = 256
 	columnsAssumed = 4096 // of vectors
+	gramsAssumed   = 1 << 20
 )
 
 // Assume returns the extent of data that cannot be read, but for the number of tokens.
 func Assume(spec *rondov1.JobSpec, tokens int) Extent {
-	data := Extent{Tokens: tokens, Outputs: tokens} // at most all columns of a time series
+	// at most all columns of a time series
+	data := Extent{Tokens: tokens, Outputs: tokens, Grams: gramsAssumed}
 	switch e, err := taskOf(spec); {
 	case err != nil:
 	case e.counter != nil:

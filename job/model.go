@@ -17,6 +17,7 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/ngram"
 	"rondo/telemetry"
 	"rondo/train"
 )
@@ -149,10 +150,7 @@ func LoadTrained(
 	}
 	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
 		Step: c.Step, Why: why, Metrics: c.Metrics}
-	network, err := NetworkOf(spec, Extent{Tokens: vocabulary.Len(), Outputs: len(c.Outputs)})
-	if err == nil {
-		err = matches(ctx, c, network)
-	}
+	network, err := networkIn(ctx, c, spec, vocabulary.Len())
 	if err == nil {
 		t.weights, err = network.make(device)
 	}
@@ -167,24 +165,34 @@ func LoadTrained(
 	return t, nil
 }
 
-// matches checks the network of a manifest against the tensors in the file of parameters, before
-// the network takes memory.
-func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) error {
+// networkIn is the network of a manifest. It checks it against the tensors in the file of
+// parameters, before the network takes memory.
+func networkIn(
+	ctx context.Context, c *checkpoint.Checkpoint, spec *rondov1.JobSpec, tokens int,
+) (Network, error) {
 	infos, err := c.Tensors(ctx, ModelFile)
 	if err != nil {
-		return err
+		return Network{}, err
 	}
 	shapes := make(map[string][]int, len(infos))
 	for _, info := range infos {
 		shapes[info.Name] = info.Shape
 	}
+	data := Extent{Tokens: tokens, Outputs: len(c.Outputs)}
+	if shape := shapes[ngram.CountsName]; len(shape) == 1 {
+		data.Grams = shape[0]
+	}
+	network, err := NetworkOf(spec, data)
+	if err != nil {
+		return network, err
+	}
 	for _, t := range network.Tensors {
 		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
-			return fmt.Errorf("its network has a tensor %q %v, and %s has %v", t.Name, t.Shape,
-				ModelFile, shape)
+			return network, fmt.Errorf("its network has a tensor %q %v, and %s has %v", t.Name,
+				t.Shape, ModelFile, shape)
 		}
 	}
-	return nil
+	return network, nil
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.

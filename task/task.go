@@ -3,6 +3,8 @@
 // import nothing of this module.
 package task
 
+import "slices"
+
 // The tasks.
 const (
 	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
@@ -16,11 +18,20 @@ const (
 	Describe = "describe"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
+	// NGram counts n-grams: task/ngram.
+	NGram = "ngram"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
-func Segments(name string) bool { return name == LM || name == Fill || name == Regress }
+func Segments(name string) bool {
+	return name == LM || name == Fill || name == Regress || name == NGram
+}
+
+// Networks returns the names of the tasks that train a network by its gradient.
+func Networks() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return name == NGram })
+}
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -36,5 +47,6 @@ func Names() []string {
 		Translate,
 		Describe,
 		Regress,
+		NGram,
 	}
 }

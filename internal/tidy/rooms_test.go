@@ -63,8 +63,8 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/describe task/example task/fill task/label task/lines task/lm task/regress " +
-			"task/tag task/translate telemetry train",
+			"task/describe task/example task/fill task/label task/lines task/lm task/ngram " +
+			"task/regress task/tag task/translate telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -127,6 +127,8 @@ func otherRooms() []room {
 			never: network + " " + storage},
 		{path: "task/regress", imports: "compute corpus/series model task/lm train",
 			tests: "compute/cpu corpus", never: network + " " + storage},
+		{path: "task/ngram", imports: "compute corpus model task/ahead task/example task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/example", imports: "corpus/examples task/ahead train",
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},

@@ -45,7 +45,9 @@ func unresolved() *rondov1.JobSpec {
 // file sets, stay; only a learning rate of 0 becomes the optimizer's own. Every spec that leaves
 // this package has been through resolve.
 func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
-	if spec.Steps > 0 && !given["epochs"] {
+	if spec.Task == task.NGram {
+		resolveNGram(spec, given)
+	} else if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
 	}
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
@@ -67,6 +69,22 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	}
 	if spec.Lr == 0 {
 		spec.Lr = ownRate(spec.Optimizer)
+	}
+}
+
+// countedTokens is --bptt of the task ngram: few steps, because each sends all counts.
+const countedTokens = 65536
+
+// resolveNGram sets the defaults of the task ngram.
+func resolveNGram(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
+	if !given["epochs"] {
+		spec.Epochs = 1
+	}
+	if !given["bptt"] {
+		spec.Bptt = countedTokens
+	}
+	if !given["device"] {
+		spec.Device = "cpu"
 	}
 }
 

@@ -68,20 +68,28 @@ func Validate(spec *rondov1.JobSpec) error {
 // tasksOf returns the tasks that read a field; nil: all.
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
-	case "bptt", "sampling":
+	case "bptt":
+		return []string{task.LM, task.Fill, task.Regress, task.NGram}
+	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
 	case "max_tokens":
-		return []string{task.LM, task.Fill}
+		return []string{task.LM, task.Fill, task.NGram}
 	case "blanks":
 		return []string{task.Fill}
-	case "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
-		"sample_tokens", "sample_temperature", "i_know":
+	case "order", "smoothing":
+		return []string{task.NGram}
+	case "tie_weights", "sparse_rows", "i_know":
 		return []string{task.LM}
+	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
+		return []string{task.LM, task.NGram}
 	case "target":
 		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
+	case "tokenizer", "normalize", "min_frequency":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
+			task.Describe, task.NGram}
+	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional":
@@ -96,6 +104,14 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
+	case "cell", "hidden", "layers", "dropout", "dropout_locked", "layer_norm",
+		"skip_connections", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
+		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
+		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
+		"precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
+		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",
+		"compress_after":
+		return task.Networks()
 	}
 	return nil
 }
@@ -112,8 +128,22 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
 	}
+	if spec.Task == task.NGram {
+		return validateNGram(spec)
+	}
 	if spec.Task == task.Describe && spec.Vectors == "" {
 		return usagef("--task describe needs --vectors, a file with a vector in each row")
+	}
+	return nil
+}
+
+// validateNGram checks a job that counts.
+func validateNGram(spec *rondov1.JobSpec) error {
+	if spec.Epochs != 1 {
+		return usagef("--epochs %d: --task ngram counts the text once: leave it out", spec.Epochs)
+	}
+	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
+		return usagef("--device %s: --task ngram counts on the CPU: leave it out", spec.Device)
 	}
 	return nil
 }
@@ -320,6 +350,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target = spec.Target
+	case task.NGram:
+		lasts.Order = spec.Order
 	default:
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
