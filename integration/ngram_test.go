@@ -61,7 +61,7 @@ func TestNGramResume(t *testing.T) {
 	}
 	code, _, stderr := run(t, append([]string{"train"}, ngramFlags("--order", "2",
 		"--checkpoint-dir", straight)...)...)
-	oneLine(t, code, 2, stderr, "--order 2 instead of 3")
+	oneLine(t, code, 2, stderr, "--order 3 instead of 2")
 }
 
 // TestNGramUse: rondo eval has a perplexity, rondo generate writes letters, and what a network
@@ -79,10 +79,10 @@ func TestNGramUse(t *testing.T) {
 	if p := e.number("perplexity"); !(p > 2 && p < 12) {
 		t.Errorf("perplexity %v", p)
 	}
-	code, stdout, stderr = run(t, "generate", "--checkpoint", dir, "--prefix", "the ", "--tokens",
+	code, stdout, stderr = run(t, "generate", "--checkpoint", dir, "--prefix", "the", "--tokens",
 		"40")
 	text := strings.TrimSuffix(stdout, "\n")
-	if code != 0 || len(text) != 44 || strings.Trim(text, "abcdefghijklmnopqrstuvwxyz ") != "" {
+	if code != 0 || len(text) != 43 || strings.Trim(text, "abcdefghijklmnopqrstuvwxyz ") != "" {
 		t.Errorf("exit code %d, %q: %s", code, stdout, stderr)
 	}
 	for flags, want := range map[string]string{

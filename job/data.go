@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rondo/checkpoint"
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/corpus/examples"
@@ -92,6 +93,12 @@ type Extent struct {
 	Rows    int64 `json:"rows,omitempty"`       // examples, or rows of time series; 0: a text
 	Longest int   `json:"longest,omitempty"`    // tokens of the longest source, target or text
 	Grams   int   `json:"ngrams,omitempty"`     // different n-grams
+}
+
+// extentOf is what a manifest tells of the extent, as far as the network depends on it.
+func extentOf(c *checkpoint.Checkpoint) Extent {
+	return Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs),
+		Grams: int(c.Metrics[metricGrams])}
 }
 
 // mostTokens bounds the tokens of an example of a job.

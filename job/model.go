@@ -17,7 +17,6 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
-	"rondo/task/ngram"
 	"rondo/telemetry"
 	"rondo/train"
 )
@@ -150,7 +149,10 @@ func LoadTrained(
 	}
 	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
 		Step: c.Step, Why: why, Metrics: c.Metrics}
-	network, err := networkIn(ctx, c, spec, vocabulary.Len())
+	network, err := NetworkOf(spec, extentOf(c))
+	if err == nil {
+		err = matches(ctx, c, network)
+	}
 	if err == nil {
 		t.weights, err = network.make(device)
 	}
@@ -165,34 +167,24 @@ func LoadTrained(
 	return t, nil
 }
 
-// networkIn is the network of a manifest. It checks it against the tensors in the file of
-// parameters, before the network takes memory.
-func networkIn(
-	ctx context.Context, c *checkpoint.Checkpoint, spec *rondov1.JobSpec, tokens int,
-) (Network, error) {
+// matches checks the network of a manifest against the tensors in the file of parameters, before
+// the network takes memory.
+func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) error {
 	infos, err := c.Tensors(ctx, ModelFile)
 	if err != nil {
-		return Network{}, err
+		return err
 	}
 	shapes := make(map[string][]int, len(infos))
 	for _, info := range infos {
 		shapes[info.Name] = info.Shape
 	}
-	data := Extent{Tokens: tokens, Outputs: len(c.Outputs)}
-	if shape := shapes[ngram.CountsName]; len(shape) == 1 {
-		data.Grams = shape[0]
-	}
-	network, err := NetworkOf(spec, data)
-	if err != nil {
-		return network, err
-	}
 	for _, t := range network.Tensors {
 		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
-			return network, fmt.Errorf("its network has a tensor %q %v, and %s has %v", t.Name,
-				t.Shape, ModelFile, shape)
+			return fmt.Errorf("its network has a tensor %q %v, and %s has %v", t.Name, t.Shape,
+				ModelFile, shape)
 		}
 	}
-	return network, nil
+	return nil
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.

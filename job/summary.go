@@ -33,6 +33,7 @@ const (
 	metricEpochSegments    = "epoch_segments"
 	metricTotalSteps       = "total_steps" // of the whole job
 	metricSeconds          = "seconds"     // of training, from the job's submission on
+	metricGrams            = "ngrams"      // different ones
 )
 
 // Metrics are a step's figures in the manifest, besides the training's progress.
@@ -61,6 +62,9 @@ func Metrics(
 	if s, ok := d.(*Series); ok {
 		s.scaleMetrics(metrics)
 	}
+	if n := d.Extent().Grams; n > 0 {
+		metrics[metricGrams] = float64(n)
+	}
 	if timed {
 		metrics[metricSeconds] = elapsed.Seconds()
 	}
@@ -82,6 +86,10 @@ type Summary struct {
 	Bidirectional bool    `json:"bidirectional,omitempty"`
 	Dropout       float64 `json:"dropout"`
 	Parameters    int     `json:"parameters"`
+	// Order is the tokens of an n-gram. There is no network then: Cell to Dropout, Optimizer and
+	// Rate do not count.
+	Order     int64  `json:"order,omitempty"`
+	Smoothing string `json:"smoothing,omitempty"`
 
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
@@ -189,7 +197,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
 			"use the version that made it, or a later one", c.Path, spec.Task)
 	}
-	network, err := NetworkOf(spec, Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs)})
+	network, err := NetworkOf(spec, extentOf(c))
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -213,6 +221,9 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		EpochLoss: metric(metricEpochLoss),
 		Evaluates: spec.EvalCorpus != "" || spec.ValidationFraction > 0,
 	}
+	if counts(spec) {
+		s.Order, s.Smoothing = spec.Order, spec.Smoothing
+	}
 	s.count(spec, metric(metricEpochSegments))
 	v, err := validation(c)
 	if err != nil {
@@ -228,7 +239,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 // did not record it.
 func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
-	if task.Segments(spec.Task) {
+	if task.Segments(spec.Task) && !counts(spec) {
 		s.BPTT = spec.Bptt
 		s.TokensSeen = segments * spec.Batch * spec.Bptt
 		if s.TrainTokens != nil && *s.TrainTokens > 0 {
@@ -287,7 +298,7 @@ func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early 
 		}
 		spec.Resume = strconv.FormatInt(s.Steps, 10)
 	}
-	if s.Done() { // nothing is left to do: suggest twice as much
+	if s.Done() && !counts(of) { // nothing is left to do: suggest twice as much
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
 	if early {

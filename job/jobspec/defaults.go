@@ -67,7 +67,7 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 			spec.Embed = spec.Hidden
 		}
 	}
-	if spec.Lr == 0 {
+	if spec.Lr == 0 && spec.Task != task.NGram {
 		spec.Lr = ownRate(spec.Optimizer)
 	}
 }
