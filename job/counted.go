@@ -11,6 +11,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task/count"
 	"rondo/task/ngram"
 	"rondo/telemetry"
 )
@@ -20,7 +21,7 @@ type countedText struct {
 	*Text
 	job   *rondov1.JobSpec
 	index *ngram.Index
-	reads *ngram.Text
+	reads *count.Text
 }
 
 // openCounted opens a text and lists its n-grams.
@@ -39,7 +40,7 @@ func openCounted(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 		}
 		return nil, errors.Join(err, text.Close())
 	}
-	reads := ngram.NewText(text.training, spec.Order-1, int(spec.Batch), int(spec.Bptt))
+	reads := count.NewText(text.training, spec.Order-1, int(spec.Batch), int(spec.Bptt))
 	return countedText{text, spec, index, reads}, nil
 }
 
@@ -65,7 +66,7 @@ func countedNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	}
 	return Network{Tensors: ngram.Layout(c), Tokens: c.Vocabulary,
 		data: int64(c.Grams) * (indexedBytes + estimatedBytes*spec.Order),
-		make: func(on compute.Device) (weights, error) { return ngram.NewModel(c, on) },
+		make: func(on compute.Device) (weights, error) { return ngram.NewModel(c, nil, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
 			tokens := int(spec.Bptt+spec.Order) * lanes // two batches, one of them in use
 			return on.TensorSize(c.Grams * (c.Order + 1)).And(on.TensorSize(2 * tokens)), evaluation
@@ -78,27 +79,45 @@ func (d countedText) NewTask(device compute.Device, tail int, ledger Ledger) (*T
 	if err != nil {
 		return nil, err
 	}
-	data := ngram.Data{Index: d.index, Training: d.reads, EvalData: d.EvalData(), Ledger: ledger}
+	reads := count.Config{Training: d.reads, EvalData: d.EvalData(), Ledger: ledger, Tail: tail}
 	if d.validation != nil {
-		data.Evaluation = ngram.NewText(d.validation, 1, int(d.job.Batch), int(d.job.Bptt))
+		reads.Evaluation = count.NewText(d.validation, 1, int(d.job.Batch), int(d.job.Bptt))
 	}
-	if data.Writer, err = d.writer(); err != nil {
-		return nil, err
-	}
-	m, err := ngram.NewModel(c, device)
+	w, err := d.writer()
 	if err != nil {
 		return nil, err
 	}
-	t, err := ngram.New(m, data, tail)
+	m, err := ngram.NewModel(c, d.index, device)
+	if err != nil {
+		return nil, err
+	}
+	t, err := newCounting(m, reads)
+	if w != nil && err == nil {
+		t.Sample = func(ctx context.Context, step int64) (string, error) {
+			g, err := m.NewGenerator()
+			if err != nil {
+				return "", err
+			}
+			return w.At(step).Write(ctx, g)
+		}
+	}
+	return t, err
+}
+
+// newCounting makes the task of a model, which it closes.
+func newCounting(m interface {
+	count.Model
+	Close()
+}, c count.Config) (*Task, error) {
+	t, err := count.New(m, c)
 	if err != nil {
 		m.Close()
 		return nil, err
 	}
-	made := &Task{Task: t, close: t.Close}
-	if data.Writer != nil {
-		made.Sample = t.Sample
-	}
-	return made, nil
+	return &Task{Task: t, close: func() {
+		t.Close()
+		m.Close()
+	}}, nil
 }
 
 // SegmentsPerEpoch implements Data.
@@ -123,6 +142,6 @@ func evaluateCounted(
 	ctx context.Context, t *Trained, source string, _ Search,
 ) (telemetry.Eval, error) {
 	return t.scoreText(ctx, source, func(text corpus.Tokens) (float64, int64, error) {
-		return ngram.Score(ctx, t.weights.(*ngram.Model), text)
+		return count.Score(ctx, t.weights.(*ngram.Model), text)
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"sort"
 
 	"rondo/corpus"
+	"rondo/task/count"
 )
 
 // MaxOrder is the largest order.
@@ -14,9 +15,6 @@ const MaxOrder = 5
 
 // MaxGrams bounds the distinct n-grams of a text.
 const MaxGrams = 1 << 24
-
-// mostCounted is the largest count: float32 has the whole numbers up to it.
-const mostCounted = 1 << 24
 
 // readAhead is the tokens that are read at a time.
 const readAhead = 1 << 16
@@ -54,9 +52,9 @@ func NewIndex(ctx context.Context, tokens corpus.Tokens, order int) (*Index, err
 			if last[MaxOrder-1] = id; at+int64(i) < int64(order-1) {
 				continue
 			}
-			if seen[last]++; seen[last] == mostCounted {
+			if seen[last]++; seen[last] == count.Limit {
 				return nil, fmt.Errorf("an n-gram occurs %d times in the corpus, and counts are "+
-					"below that: raise --order, or lower --max-tokens", mostCounted)
+					"below that: raise --order, or lower --max-tokens", count.Limit)
 			}
 		}
 		if len(seen) > MaxGrams {

@@ -14,6 +14,7 @@ import (
 	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/model"
+	"rondo/task/count"
 	"rondo/train"
 )
 
@@ -52,18 +53,20 @@ func (c traced) text(t *testing.T) corpus.IDs {
 	return ids
 }
 
-// count makes a model of all of a text.
-func count(t *testing.T, text corpus.IDs, c Config) *Model {
+// counted makes a model of all of a text.
+func counted(t *testing.T, text corpus.IDs, c Config) *Model {
 	t.Helper()
-	task := newTask(t, text, c, 1, 1000)
+	task, m := newTask(t, text, c, 1, 1000)
 	for segment := range task.SegmentsPerEpoch() {
-		step(t, task, segment, 1)
+		step(t, task, segment, 1, 1)
 	}
-	return task.Model
+	return m
 }
 
 // newTask makes a task on a CPU.
-func newTask(t *testing.T, text corpus.IDs, c Config, lanes, length int) *Task {
+func newTask(
+	t *testing.T, text corpus.IDs, c Config, lanes, length int,
+) (*count.Task, *Model) {
 	t.Helper()
 	dev, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {
@@ -74,27 +77,29 @@ func newTask(t *testing.T, text corpus.IDs, c Config, lanes, length int) *Task {
 		t.Fatal(err)
 	}
 	c.Grams = index.Len()
-	m, err := NewModel(c, dev)
+	m, err := NewModel(c, index, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	task, err := New(m, Data{Index: index, Training: NewText(text, int64(c.Order-1), lanes, length),
-		Evaluation: NewText(text, 1, lanes, length)}, train.Tail)
+	task, err := count.New(m, count.Config{Tail: train.Tail,
+		Training:   count.NewText(text, int64(c.Order-1), lanes, length),
+		Evaluation: count.NewText(text, 1, lanes, length)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		task.Close()
+		m.Close()
 		dev.Close()
 	})
-	return task
+	return task, m
 }
 
 // step counts a segment: so many seats share the lanes, and their gradients are added. It returns
 // the loss.
-func step(t *testing.T, task *Task, segment int64, seats int) (loss float64) {
+func step(t *testing.T, task *count.Task, segment int64, lanes, seats int) (loss float64) {
 	t.Helper()
-	lanes, sum := task.data.Training.lanes, make([]float32, len(task.params))
+	sum := make([]float32, len(task.Params()))
 	for i := range seats {
 		at := train.Lanes{First: lanes * i / seats, Count: lanes*(i+1)/seats - lanes*i/seats}
 		s, err := task.Open(at.Count)
@@ -113,12 +118,12 @@ func step(t *testing.T, task *Task, segment int64, seats int) (loss float64) {
 		stop()
 		s.Close()
 		loss += part
-		for i, g := range task.gradients[:len(sum)] {
+		for i, g := range task.Gradients()[:len(sum)] {
 			sum[i] += g
 		}
 	}
 	for i, g := range sum {
-		task.params[i] -= g
+		task.Params()[i] -= g
 	}
 	return loss
 }
@@ -145,12 +150,12 @@ func TestTrace(t *testing.T) {
 	}
 	for _, c := range cases {
 		text := c.text(t)
-		e, err := count(t, text[:c.Train], Config{Order: c.Order, Vocabulary: c.Vocabulary,
+		e, err := counted(t, text[:c.Train], Config{Order: c.Order, Vocabulary: c.Vocabulary,
 			Smoothing: smoothing(t, c.Smoothing)}).Estimator()
 		if err != nil {
 			t.Fatal(err)
 		}
-		loss := e.loss(window{text[c.Train:], c.Order - 1})
+		loss := e.loss(count.Window{Tokens: text[c.Train:], Context: c.Order - 1})
 		perplexity := math.Exp(loss / float64(c.Test-c.Order+1))
 		if math.Abs(perplexity-c.Perplexity) > 1e-9*c.Perplexity {
 			t.Errorf("%+v: perplexity %v", c, perplexity)
@@ -169,7 +174,7 @@ func TestSums(t *testing.T) {
 	}
 	for _, way := range []string{laplace, jelinekMercer, kneserNey, "laplace:0.1", "kneser-ney:1"} {
 		for order := 1; order <= MaxOrder; order++ {
-			e, err := count(t, text, Config{Order: order, Vocabulary: V,
+			e, err := counted(t, text, Config{Order: order, Vocabulary: V,
 				Smoothing: smoothing(t, way)}).Estimator()
 			if err != nil {
 				t.Fatal(err)
@@ -207,17 +212,18 @@ func TestDealing(t *testing.T) {
 		text[i] = int32(rng.IntN(9))
 	}
 	c := Config{Order: 3, Vocabulary: 9, Smoothing: smoothing(t, kneserNey)}
-	one, three := newTask(t, text, c, 5, 7), newTask(t, text, c, 5, 7)
+	one, m := newTask(t, text, c, 5, 7)
+	three, _ := newTask(t, text, c, 5, 7)
 	targets := int64(0)
 	for segment := range one.SegmentsPerEpoch() {
-		a, b := step(t, one, segment, 1), step(t, three, segment, 3)
+		a, b := step(t, one, segment, 5, 1), step(t, three, segment, 5, 3)
 		if math.Abs(a-b) > 1e-9 || segment == 0 && math.Abs(a-35*math.Log(9)) > 1e-9 {
 			t.Fatalf("segment %d: losses %v and %v", segment, a, b)
 		}
 		targets += one.Targets(segment, train.Lanes{Count: 2}) +
 			one.Targets(segment, train.Lanes{First: 2, Count: 3})
 	}
-	if !slices.Equal(one.params, three.params) {
+	if !slices.Equal(one.Params(), three.Params()) {
 		t.Error("three seats have counted otherwise than one")
 	}
 	if targets != 1001 {
@@ -227,16 +233,16 @@ func TestDealing(t *testing.T) {
 	for i := range len(text) - 2 {
 		slow[[3]int32(text[i:])]++
 	}
-	for i := range one.data.Index.Len() {
-		if gram := [3]int32(one.data.Index.grams[3*i:]); one.params[i] != slow[gram] {
-			t.Errorf("%v: %v, and the text has it %v times", gram, one.params[i], slow[gram])
+	for i := range m.index.Len() {
+		if gram := [3]int32(m.index.grams[3*i:]); m.params[i] != slow[gram] {
+			t.Errorf("%v: %v, and the text has it %v times", gram, m.params[i], slow[gram])
 		}
 	}
-	if len(slow) != one.data.Index.Len() {
-		t.Errorf("%d n-grams, and the text has %d", one.data.Index.Len(), len(slow))
+	if len(slow) != m.index.Len() {
+		t.Errorf("%d n-grams, and the text has %d", m.index.Len(), len(slow))
 	}
 	one.Initialise()
-	if e, err := one.current(); err != nil || e.Counted != 0 {
+	if e, err := m.current(); err != nil || e.counted != 0 {
 		t.Errorf("%+v, %v after Initialise", e, err)
 	}
 }
@@ -245,8 +251,8 @@ func TestDealing(t *testing.T) {
 func TestEvaluation(t *testing.T) {
 	text := corpus.IDs{1, 2, 1, 2, 3, 1, 2, 1, 1, 3, 2, 1, 2, 1, 2, 3, 3}
 	c := Config{Order: 3, Vocabulary: 4, Smoothing: smoothing(t, laplace)}
-	task := newTask(t, text, c, 3, 4)
-	step(t, task, 0, 1)
+	task, m := newTask(t, text, c, 3, 4)
+	step(t, task, 0, 3, 1)
 	var sum train.Score
 	for _, lanes := range []train.Lanes{{Count: 1}, {First: 1, Count: 2}} {
 		s, err := task.Open(lanes.Count)
@@ -260,7 +266,7 @@ func TestEvaluation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	loss, targets, err := Score(t.Context(), task.Model, text)
+	loss, targets, err := count.Score(t.Context(), m, text)
 	if err != nil || math.Abs(loss-sum.Loss) > 1e-12 || targets != 16 || sum.Targets != 16 {
 		t.Errorf("%v of %d targets, an evaluation has %v of %d: %v", loss, targets, sum.Loss,
 			sum.Targets, err)
@@ -273,7 +279,7 @@ func TestGenerate(t *testing.T) {
 	for range 20 {
 		text = append(text, 1, 2, 3)
 	}
-	g, err := count(t, text, Config{Order: 3, Vocabulary: 4,
+	g, err := counted(t, text, Config{Order: 3, Vocabulary: 4,
 		Smoothing: smoothing(t, kneserNey)}).NewGenerator()
 	if err != nil {
 		t.Fatal(err)
@@ -306,13 +312,13 @@ func TestErrors(t *testing.T) {
 			t.Errorf("order %d: %v", order, err)
 		}
 	}
-	task := newTask(t, corpus.IDs{1, 2, 1}, Config{Order: 2, Vocabulary: 3,
+	_, m := newTask(t, corpus.IDs{1, 2, 1}, Config{Order: 2, Vocabulary: 3,
 		Smoothing: smoothing(t, laplace)}, 1, 9)
-	for at, wrong := range map[int]float32{0: 0.5, task.Layout()[1].Offset: 3} {
-		task.params[at] += wrong
-		if _, err := task.Estimator(); err == nil {
-			t.Errorf("parameter %d is %v, and no error", at, task.params[at])
+	for at, wrong := range map[int]float32{0: 0.5, m.Layout()[1].Offset: 3} {
+		m.params[at] += wrong
+		if _, err := m.Estimator(); err == nil {
+			t.Errorf("parameter %d is %v, and no error", at, m.params[at])
 		}
-		task.params[at] -= wrong
+		m.params[at] -= wrong
 	}
 }

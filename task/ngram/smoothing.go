@@ -67,8 +67,8 @@ func (s Smoothing) validate() error {
 type Estimator struct {
 	config Config
 	levels []level // of 1 to N tokens
-	// Counted is the number of n-grams, repeated ones too.
-	Counted int64
+	// counted is the number of n-grams, repeated ones too.
+	counted int64
 }
 
 // level has the counts of the n-grams of one length.
@@ -88,7 +88,7 @@ func newEstimator(c Config, grams []int32, counts []int64) *Estimator {
 			top.before = append(top.before, top.before[len(top.before)-1]+n)
 		}
 	}
-	e.Counted = top.before[len(top.before)-1]
+	e.counted = top.before[len(top.before)-1]
 	e.levels[c.Order-1] = top
 	for k := c.Order - 1; k > 0; k-- {
 		e.levels[k-1] = e.levels[k].shorter(c.Smoothing.way == kneserNey)

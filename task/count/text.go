@@ -1,4 +1,4 @@
-package ngram
+package count
 
 import (
 	"context"
@@ -8,18 +8,20 @@ import (
 	"rondo/train"
 )
 
-// Text is a text whose targets are cut into examples of T consecutive ones. The lanes read them in
-// order; the last segment may have lanes without one. Together they have every target once, with
-// the tokens before it.
+// Text is a sequence, of tokens or of numbers of rows, whose targets are cut into examples of T
+// consecutive ones. The lanes read them in order; the last segment may have lanes without one.
+// Together they have every target once, with what is before it.
 type Text struct {
 	tokens        corpus.Tokens
 	first         int64 // the first target
 	lanes, length int   // G, T
 }
 
-// NewText cuts the tokens from first on.
+// NewText cuts the tokens from first on into examples of at most this length, and into one for each
+// lane if that is shorter.
 func NewText(tokens corpus.Tokens, first int64, lanes, length int) *Text {
-	return &Text{tokens, first, lanes, length}
+	share := (tokens.Len() - first + int64(lanes) - 1) / int64(lanes)
+	return &Text{tokens, first, lanes, int(max(1, min(int64(length), share)))}
 }
 
 // Examples is the number of examples.
@@ -62,14 +64,17 @@ func (t *Text) Targets(segment int64, lanes train.Lanes) (n int64) {
 // batch is what some lanes read in a segment: each lane's targets, behind their context.
 type batch struct {
 	tokens  []int32
-	windows []window
+	windows []Window
 }
 
-// window is a lane's part of a batch. Its first tokens are no targets.
-type window struct {
-	tokens  []int32
-	context int
+// Window is a lane's part of a batch: Context tokens that are no targets, and then the targets.
+type Window struct {
+	Tokens  []int32
+	Context int
 }
+
+// Targets is the number of targets.
+func (w Window) Targets() int64 { return int64(len(w.Tokens) - w.Context) }
 
 // fill reads a batch, with at most so many tokens before each lane's first target.
 func (t *Text) fill(ctx context.Context, at train.Span, most int, into *batch) error {
@@ -92,7 +97,7 @@ func (t *Text) fill(ctx context.Context, at train.Span, most int, into *batch) e
 		if err := t.tokens.ReadTokens(read, from-before); err != nil {
 			return fmt.Errorf("segment %d, lane %d: %w", at.Segment, lane, err)
 		}
-		into.windows = append(into.windows, window{read, int(before)})
+		into.windows = append(into.windows, Window{read, int(before)})
 	}
 	return nil
 }
