@@ -86,8 +86,8 @@ func TestNGramUse(t *testing.T) {
 		t.Errorf("exit code %d, %q: %s", code, stdout, stderr)
 	}
 	for flags, want := range map[string]string{
-		"--device cuda": "--device cuda: --task ngram counts on the CPU",
-		"--epochs 2":    "counts the text once", "--cell gru": "--cell is for --task lm",
+		"--device cuda": "--device cuda: --task ngram computes on the CPU",
+		"--epochs 2":    "reads the data once", "--cell gru": "--cell is for --task lm",
 		"--smoothing katz": `--smoothing "katz"`, "--lr 1": "--lr is for --task lm",
 		"--max-tokens 2 --validation-fraction 0": "lower --order",
 	} {

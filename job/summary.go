@@ -59,7 +59,7 @@ func Metrics(
 			metrics[checkpoint.ValidationText] = float64(v.Text)
 		}
 	}
-	if s, ok := d.(*Series); ok {
+	if s, ok := d.(interface{ scaleMetrics(checkpoint.Metrics) }); ok {
 		s.scaleMetrics(metrics)
 	}
 	if n := d.Extent().Grams; n > 0 {
@@ -86,10 +86,9 @@ type Summary struct {
 	Bidirectional bool    `json:"bidirectional,omitempty"`
 	Dropout       float64 `json:"dropout"`
 	Parameters    int     `json:"parameters"`
-	// Order is the tokens of an n-gram. There is no network then: Cell to Dropout, Optimizer and
-	// Rate do not count.
-	Order     int64  `json:"order,omitempty"`
-	Smoothing string `json:"smoothing,omitempty"`
+	// Sums describes what is summed up, if nothing is trained by gradients. Cell, Layers, Embed,
+	// Dropout, Optimizer and Rate do not count then.
+	Sums string `json:"sums,omitempty"`
 
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
@@ -221,8 +220,12 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		EpochLoss: metric(metricEpochLoss),
 		Evaluates: spec.EvalCorpus != "" || spec.ValidationFraction > 0,
 	}
-	if counts(spec) {
-		s.Order, s.Smoothing = spec.Order, spec.Smoothing
+	switch spec.Task {
+	case task.NGram:
+		s.Sums = fmt.Sprintf("counts of %d tokens, %s", spec.Order, spec.Smoothing)
+	case task.Reservoir:
+		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
+			spec.SpectralRadius, spec.Leak)
 	}
 	s.count(spec, metric(metricEpochSegments))
 	v, err := validation(c)

@@ -18,6 +18,8 @@ const (
 	Describe = "describe"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
+	// Reservoir predicts a time series by an echo state network: task/reservoir.
+	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
 )
@@ -25,17 +27,20 @@ const (
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
 func Segments(name string) bool {
-	return name == LM || name == Fill || name == Regress || name == NGram
+	return name == LM || name == Fill || name == Regress || !slices.Contains(Networks(), name)
 }
 
-// Networks returns the names of the tasks that train a network by its gradient.
+// Networks returns the names of the tasks that train a network by its gradient. The others sum up
+// their data.
 func Networks() []string {
-	return slices.DeleteFunc(Names(), func(name string) bool { return name == NGram })
+	return slices.DeleteFunc(Names(), func(name string) bool {
+		return name == NGram || name == Reservoir
+	})
 }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
-func SquaredError(name string) bool { return name == Regress }
+func SquaredError(name string) bool { return name == Regress || name == Reservoir }
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
@@ -47,6 +52,7 @@ func Names() []string {
 		Translate,
 		Describe,
 		Regress,
+		Reservoir,
 		NGram,
 	}
 }

@@ -76,8 +76,8 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	network := fmt.Sprintf("%s, %d x %d hidden units%s, %s, dropout %g", s.Cell, s.Layers,
 		s.Hidden, directions, input, s.Dropout)
 	optimizer := fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)
-	if s.Order > 0 {
-		network, optimizer = fmt.Sprintf("counts of %d tokens, %s", s.Order, s.Smoothing), "none"
+	if s.Sums != "" {
+		network, optimizer = s.Sums, "none"
 	}
 	for _, row := range [][2]string{
 		{"checkpoint", s.Checkpoint},

@@ -1,6 +1,8 @@
 package jobspec
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	rondov1 "rondo/proto/rondo/v1"
@@ -45,8 +47,8 @@ func unresolved() *rondov1.JobSpec {
 // file sets, stay; only a learning rate of 0 becomes the optimizer's own. Every spec that leaves
 // this package has been through resolve.
 func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
-	if spec.Task == task.NGram {
-		resolveNGram(spec, given)
+	if !slices.Contains(task.Networks(), spec.Task) && spec.Task != "" {
+		resolveSums(spec, given)
 	} else if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
 	}
@@ -67,21 +69,27 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 			spec.Embed = spec.Hidden
 		}
 	}
-	if spec.Lr == 0 && spec.Task != task.NGram {
+	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {
 		spec.Lr = ownRate(spec.Optimizer)
 	}
 }
 
-// countedTokens is --bptt of the task ngram: few steps, because each sends all counts.
-const countedTokens = 65536
+// --bptt of tasks that sum up their data: few steps, because each sends all sums.
+const (
+	countedTokens = 65536
+	summedRows    = 16384
+)
 
-// resolveNGram sets the defaults of the task ngram.
-func resolveNGram(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
+// resolveSums sets the defaults of a task that sums up its data.
+func resolveSums(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if !given["epochs"] {
 		spec.Epochs = 1
 	}
 	if !given["bptt"] {
 		spec.Bptt = countedTokens
+		if spec.Task == task.Reservoir {
+			spec.Bptt = summedRows
+		}
 	}
 	if !given["device"] {
 		spec.Device = "cpu"

@@ -69,7 +69,7 @@ func Validate(spec *rondov1.JobSpec) error {
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
 	case "bptt":
-		return []string{task.LM, task.Fill, task.Regress, task.NGram}
+		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
@@ -85,7 +85,11 @@ func tasksOf(field protoreflect.Name) []string {
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram}
 	case "target":
-		return []string{task.Regress}
+		return []string{task.Regress, task.Reservoir}
+	case "spectral_radius", "leak", "input_scale", "ridge", "washout":
+		return []string{task.Reservoir}
+	case "hidden":
+		return append(task.Networks(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe, task.NGram}
@@ -104,7 +108,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
-	case "cell", "hidden", "layers", "dropout", "dropout_locked", "layer_norm",
+	case "cell", "layers", "dropout", "dropout_locked", "layer_norm",
 		"skip_connections", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
 		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
 		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
@@ -128,8 +132,8 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
 	}
-	if spec.Task == task.NGram {
-		return validateNGram(spec)
+	if !slices.Contains(task.Networks(), spec.Task) {
+		return validateSums(spec)
 	}
 	if spec.Task == task.Describe && spec.Vectors == "" {
 		return usagef("--task describe needs --vectors, a file with a vector in each row")
@@ -137,13 +141,15 @@ func validateTask(spec *rondov1.JobSpec) error {
 	return nil
 }
 
-// validateNGram checks a job that counts.
-func validateNGram(spec *rondov1.JobSpec) error {
+// validateSums checks a job that sums up its data.
+func validateSums(spec *rondov1.JobSpec) error {
 	if spec.Epochs != 1 {
-		return usagef("--epochs %d: --task ngram counts the text once: leave it out", spec.Epochs)
+		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
+			spec.Task)
 	}
 	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
-		return usagef("--device %s: --task ngram counts on the CPU: leave it out", spec.Device)
+		return usagef("--device %s: --task %s computes on the CPU: leave it out", spec.Device,
+			spec.Task)
 	}
 	return nil
 }
@@ -352,6 +358,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Target = spec.Target
 	case task.NGram:
 		lasts.Order = spec.Order
+	case task.Reservoir:
+		lasts.Target, lasts.SpectralRadius = spec.Target, spec.SpectralRadius
+		lasts.Leak, lasts.InputScale, lasts.Washout = spec.Leak, spec.InputScale, spec.Washout
 	default:
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples

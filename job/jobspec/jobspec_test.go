@@ -423,7 +423,7 @@ func TestIdentityOfLayers(t *testing.T) {
 // accepted.
 func TestFlagsOfOtherTasks(t *testing.T) {
 	for flags, tasks := range map[string]string{
-		"--bptt 20":               "lm fill ngram",
+		"--bptt 20":               "lm fill ngram reservoir",
 		"--sampling random":       "lm fill",
 		"--max-tokens 5":          "lm fill ngram",
 		"--blanks 0.2":            "fill",
@@ -441,21 +441,23 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--max-length 5":          "classify tag translate describe",
 		"--max-examples 5":        "classify tag translate describe",
 		"--pool max":              "classify",
-		"--pool last":             "lm classify tag fill translate describe ngram",
-		"--bptt 35":               "lm classify tag fill translate describe ngram",
+		"--pool last":             "lm classify tag fill translate describe ngram reservoir",
+		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir",
 		"--order 2":               "ngram",
 		"--smoothing laplace":     "ngram",
-		"--hidden 9":              "lm classify tag fill translate describe",
+		"--hidden 9":              "lm classify tag fill translate describe reservoir",
+		"--leak 0.3":              "reservoir",
 		"--optimizer sgd":         "lm classify tag fill translate describe",
 		"--precision bf16":        "lm classify tag fill translate describe",
 	} {
 		for name, needs := range map[string]string{"lm": "", "classify": "", "tag": "",
-			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": ""} {
+			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": "",
+			"reservoir": ""} {
 			if name == "lm" && flags == "--bidirectional" {
 				needs = "--i-know"
 			}
 			given := flags
-			if name == "ngram" { // it refuses both
+			if name == "ngram" || name == "reservoir" { // they refuse both
 				given = strings.TrimSuffix(flags, " --embed 8")
 			}
 			_, err := parse(t, append(strings.Fields(given+" "+needs), "--task", name)...)
