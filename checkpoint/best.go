@@ -87,18 +87,27 @@ func ResolveBest(
 func (s *Store) bestOrLatest(ctx context.Context) (c *Checkpoint, why string, err error) {
 	c, damaged, err := s.Best(ctx)
 	if errors.Is(err, ErrNone) {
+		damaged = nil
 		if c, err = s.Latest(ctx); err != nil {
 			return nil, "", err
 		}
-		return c, fmt.Sprintf("step %d: the newest; none was evaluated", c.Step), nil
+		why = fmt.Sprintf("step %d: the newest; none was evaluated", c.Step)
+		for _, skipped := range slices.Backward(c.Skipped) {
+			damaged = append(damaged, skipped.Step)
+		}
+		return c, why + passedOver(damaged), nil
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	loss, _ := c.evaluated()
 	why = fmt.Sprintf("step %d: lowest validation loss %.3f", c.Step, loss)
-	if len(damaged) > 0 {
-		why += fmt.Sprintf("; passed over as damaged: step %d", damaged)
+	return c, why + passedOver(damaged), nil
+}
+
+func passedOver(damaged []int64) string {
+	if len(damaged) == 0 {
+		return ""
 	}
-	return c, why, nil
+	return fmt.Sprintf("; passed over as damaged: step %d", damaged)
 }

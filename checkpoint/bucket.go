@@ -37,10 +37,6 @@ type objects interface {
 	Close() error
 }
 
-// attemptPrefix begins the name of a save's sub-folder within the step's folder. Each save has its
-// own, so two writers of one step never write to the same key.
-const attemptPrefix = "attempt-"
-
 func (b *bucket) at(folder string) string { return b.base.JoinPath(folder).String() }
 func (b *bucket) close() error            { return b.b.Close() }
 
@@ -90,7 +86,8 @@ func (b *bucket) list(ctx context.Context) (complete, partial []string, err erro
 	err = b.keys(ctx, b.prefix+stepPrefix, func(key string) error {
 		name, file, _ := strings.Cut(strings.TrimPrefix(key, b.prefix), "/")
 		if _, ok := parseStepFolder(name); ok {
-			done[name] = done[name] || file == manifestName
+			_, isManifest := manifestClaim(file)
+			done[name] = done[name] || isManifest
 		}
 		return nil
 	})
@@ -107,7 +104,30 @@ func (b *bucket) list(ctx context.Context) (complete, partial []string, err erro
 	return complete, partial, nil
 }
 
-func (b *bucket) open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error) {
+// manifest returns the file name of the folder's newest manifest.
+func (b *bucket) manifest(ctx context.Context, folder string) (name string, err error) {
+	newest := int64(0)
+	err = b.keys(ctx, b.key(folder, manifestStem), func(key string) error {
+		file := path.Base(key)
+		if claim, ok := manifestClaim(file); ok && claim > newest {
+			name, newest = file, claim
+		}
+		return nil
+	})
+	if err == nil && newest == 0 {
+		err = fs.ErrNotExist
+	}
+	return name, err
+}
+
+func (b *bucket) open(
+	ctx context.Context, folder, file string,
+) (_ io.ReadCloser, _ int64, err error) {
+	if file == manifestName {
+		if file, err = b.manifest(ctx, folder); err != nil {
+			return nil, 0, err
+		}
+	}
 	r, err := b.openObject(ctx, b.key(folder, file))
 	if err != nil {
 		return nil, 0, notExist(err)
@@ -127,18 +147,21 @@ func (b *bucket) size(ctx context.Context, folder, file string) (int64, error) {
 	return size, notExist(err)
 }
 
-func (b *bucket) remove(ctx context.Context, folder string) error {
-	err := b.erase(ctx, b.key(folder, manifestName))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// remove deletes the manifests first.
+func (b *bucket) remove(ctx context.Context, folder string, claim int64) error {
+	if err := b.deleteAll(ctx, b.key(folder)+"/", manifestStem, claim); err != nil {
 		return err
 	}
-	return b.deleteAll(ctx, b.key(folder)+"/")
+	return b.deleteAll(ctx, b.key(folder)+"/", "", claim)
 }
 
-// deleteAll deletes all objects whose key begins with prefix. An object that is already gone is no
-// error.
-func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
-	return b.keys(ctx, prefix, func(key string) error {
+// deleteAll deletes all objects of a step's folder whose name begins with stem, but those of later
+// claims. An object that is already gone is no error.
+func (b *bucket) deleteAll(ctx context.Context, folder, stem string, claim int64) error {
+	return b.keys(ctx, folder+stem, func(key string) error {
+		if writerClaim(strings.TrimPrefix(key, folder)) > max(claim, 1) {
+			return nil
+		}
 		if err := b.erase(ctx, key); !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -146,16 +169,47 @@ func (b *bucket) deleteAll(ctx context.Context, prefix string) error {
 	})
 }
 
+func (b *bucket) createClaim(ctx context.Context, name string, text []byte) error {
+	err := b.ask(ctx, func(ctx context.Context) error {
+		return b.b.WriteAll(ctx, b.key(name), text,
+			&blob.WriterOptions{ContentType: "application/json", IfNotExist: true})
+	})
+	if err != nil && gcerrors.Code(err) == gcerrors.FailedPrecondition {
+		return fs.ErrExist
+	}
+	return err
+}
+
+func (b *bucket) listClaims(ctx context.Context) (names []string, err error) {
+	err = b.keys(ctx, b.key(claimPrefix), func(key string) error {
+		names = append(names, strings.TrimPrefix(key, b.prefix))
+		return nil
+	})
+	return names, err
+}
+
+// claimHeld: a bucket does not know who lives.
+func (b *bucket) claimHeld(context.Context, string) (bool, error) { return false, nil }
+
+func (b *bucket) removeClaim(ctx context.Context, name string) error {
+	if err := b.erase(ctx, b.key(name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // bucketDraft is a checkpoint whose manifest is not written yet.
 type bucketDraft struct {
 	*bucket
 	folder  string
+	claim   int64    // of the writer
 	attempt string   // sub-folder of this save's files
 	written []string // keys of the objects begun
 }
 
-func (b *bucket) begin(_ context.Context, folder string) (draft, error) {
-	return &bucketDraft{bucket: b, folder: folder, attempt: attemptPrefix + newMark()}, nil
+func (b *bucket) begin(_ context.Context, folder string, claim int64) (draft, error) {
+	return &bucketDraft{bucket: b, folder: folder, claim: claim,
+		attempt: newAttempt(claim)}, nil
 }
 
 func (d *bucketDraft) create(ctx context.Context, file string) (io.WriteCloser, string, error) {
@@ -201,7 +255,7 @@ func (f *bucketFile) Close() error {
 }
 
 func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
-	key := d.key(d.folder, manifestName)
+	key := d.key(d.folder, manifestOf(d.claim))
 	replaced := d.filesOf(ctx)
 	for _, op := range []Op{OpWrite, OpRename} {
 		if err := d.fault.check(op, d.folder, key); err != nil {
@@ -222,7 +276,7 @@ func (d *bucketDraft) commit(ctx context.Context, manifest []byte) error {
 	return nil
 }
 
-// filesOf returns the keys that the folder's manifest lists, or nil if it cannot be read.
+// filesOf returns the keys that the folder's newest manifest lists, or nil if it cannot be read.
 func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
 	c := &Checkpoint{Path: d.at(d.folder), place: d.bucket, folder: d.folder}
 	m, err := c.readManifest(ctx)
@@ -236,9 +290,9 @@ func (d *bucketDraft) filesOf(ctx context.Context) map[string]bool {
 	return keys
 }
 
-// tidy deletes the files of the replaced manifest, and files older than staleAfter, whose writers
-// must be dead. Newer files may belong to another writer that is about to commit. Files that cannot
-// be deleted go when the folder is removed.
+// tidy deletes the replaced manifest with its files, and files older than staleAfter, whose writers
+// must be dead. Newer files may belong to another writer that is about to commit. Files of later
+// claims stay. Files that cannot be deleted go when the folder is removed.
 func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 	own := d.key(d.folder, d.attempt) + "/"
 	objects := d.b.List(&blob.ListOptions{Prefix: d.key(d.folder) + "/"})
@@ -248,10 +302,13 @@ func (d *bucketDraft) tidy(ctx context.Context, replaced map[string]bool) {
 			return
 		}
 		old := d.now().Sub(o.ModTime) > staleAfter
-		if strings.HasPrefix(o.Key, own) || o.Key == d.key(d.folder, manifestName) {
+		file := strings.TrimPrefix(o.Key, d.key(d.folder)+"/")
+		claim, isManifest := manifestClaim(file)
+		if strings.HasPrefix(o.Key, own) || writerClaim(file) > max(d.claim, 1) ||
+			isManifest && claim == max(d.claim, 1) {
 			continue
 		}
-		if old || replaced[o.Key] {
+		if old || isManifest || replaced[o.Key] {
 			_ = d.erase(ctx, o.Key)
 		}
 	}

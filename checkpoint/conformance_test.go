@@ -69,6 +69,9 @@ func TestConformance(t *testing.T) {
 		"shapes":            testShapes,
 		"cancelled":         testCancelled,
 		"nothing half done": testNothingHalfDone,
+		"claim":             testClaim,
+		"claim lost":        testClaimLost,
+		"two runs":          testTwoRuns,
 	}
 	for kind, create := range makers {
 		for name, run := range suite {
@@ -95,6 +98,9 @@ func folderStorage(t *testing.T) storage {
 		remove: func(t *testing.T, key string) { check(t, os.Remove(filepath.Join(root, key))) },
 		keys: func(t *testing.T) (keys []string) {
 			err := filepath.WalkDir(root, func(p string, e fs.DirEntry, err error) error {
+				if p == root && errors.Is(err, fs.ErrNotExist) {
+					return nil
+				}
 				if err == nil && !e.IsDir() {
 					p, err = filepath.Rel(root, p)
 					keys = append(keys, filepath.ToSlash(p))
@@ -339,7 +345,7 @@ func testEmpty(t *testing.T, s storage) {
 		t.Errorf("steps %v, %v", steps, err)
 	}
 	_, latest := store.Latest(ctx)
-	_, skipped, valid := store.LatestValid(ctx)
+	_, valid := store.LatestValid(ctx)
 	_, load := store.Load(ctx, 3)
 	verify := store.Verify(ctx, 3)
 	check(t, store.Retain(ctx, 1))
@@ -350,9 +356,6 @@ func testEmpty(t *testing.T, s storage) {
 			t.Errorf("error %v is not ErrNone", err)
 		}
 		wantError(t, err, s.at(""))
-	}
-	if len(skipped) > 0 {
-		t.Errorf("skipped %v", skipped)
 	}
 }
 

@@ -25,11 +25,11 @@ func (c *crashing) step() error {
 	return nil
 }
 
-func (c *crashing) begin(ctx context.Context, folder string) (draft, error) {
+func (c *crashing) begin(ctx context.Context, folder string, claim int64) (draft, error) {
 	if err := c.step(); err != nil {
 		return nil, err
 	}
-	d, err := c.place.begin(ctx, folder)
+	d, err := c.place.begin(ctx, folder, claim)
 	return &crashingDraft{d, c}, err
 }
 

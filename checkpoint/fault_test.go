@@ -138,7 +138,8 @@ func testTwoWriters(t *testing.T, s storage) {
 	}
 }
 
-// turns interleaves two writers one operation at a time, in an order drawn from a seed.
+// turns lets two writers work one operation at a time, in an order drawn from a seed. A writer has
+// its turn from the end of one wait to the next.
 type turns struct {
 	mu    sync.Mutex
 	moved *sync.Cond
@@ -156,14 +157,16 @@ func newTurns(seed uint64) *turns {
 func (t *turns) wait(who int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.next == who {
+		t.seed ^= t.seed << 13
+		t.seed ^= t.seed >> 7
+		t.seed ^= t.seed << 17
+		t.next = int(t.seed >> 60 & 1)
+		t.moved.Broadcast()
+	}
 	for t.next != who && !t.left[1-who] {
 		t.moved.Wait()
 	}
-	t.seed ^= t.seed << 13
-	t.seed ^= t.seed >> 7
-	t.seed ^= t.seed << 17
-	t.next = int(t.seed >> 60 & 1)
-	t.moved.Broadcast()
 }
 
 func (t *turns) leave(who int) {

@@ -27,6 +27,8 @@ type folder struct {
 	lock  func(*os.File) error
 	now   func() time.Time
 	fault faults
+
+	held *os.File // the owner's file of this process, locked; nil: none
 }
 
 // errLocked says that a living writer holds the lock.
@@ -39,11 +41,20 @@ const staleAfter = 24 * time.Hour
 const replaceAttempts = 3
 
 func newFolder(root string, fault faults) *folder {
-	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now, fault}
+	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now, fault, nil}
 }
 
 func (f *folder) at(name string) string { return filepath.Join(f.root, name) }
-func (f *folder) close() error          { return nil }
+
+// close frees the lock of the owner's file.
+func (f *folder) close() error {
+	if f.held == nil {
+		return nil
+	}
+	held := f.held
+	f.held = nil
+	return held.Close()
+}
 
 func (f *folder) list(context.Context) (complete, partial []string, err error) {
 	if err := f.restore(); err != nil {
@@ -104,18 +115,120 @@ func (f *folder) size(_ context.Context, name, file string) (int64, error) {
 	return info.Size(), nil
 }
 
-// remove renames the folder to a draft's name before it deletes it. So the checkpoint disappears at
-// once, and after a crash the next begin deletes the rest.
-func (f *folder) remove(_ context.Context, name string) error {
-	hidden := f.at(hiddenName(name, draftKind))
-	err := os.Rename(f.at(name), hidden)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// remove moves the folder aside, and looks whose it is. Only then does it rename it to a draft's
+// name and delete it: after a crash the next begin deletes the rest. A reader may restore the
+// folder that lies aside.
+func (f *folder) remove(_ context.Context, name string, claim int64) error {
+	for range replaceAttempts {
+		aside, hidden := f.at(hiddenName(name, asideKind)), f.at(hiddenName(name, draftKind))
+		err := os.Rename(f.at(name), aside)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if claimOf(aside) > claim {
+			return f.restore()
+		}
+		err = os.Rename(aside, hidden)
+		if err == nil {
+			return os.RemoveAll(hidden)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
+	return nil
+}
+
+// claimOf returns the claim under which a step's folder was written; 0 if its manifest is damaged.
+func claimOf(path string) int64 {
+	file, err := os.Open(filepath.Join(path, manifestName))
+	if err != nil {
+		return 0
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxManifestBytes))
+	if err != nil {
+		return 0
+	}
+	m, err := parseManifest(text)
+	if err != nil {
+		return 0
+	}
+	return m.Claim
+}
+
+// createClaim does not sync: a crash of the machine ends the process that claims.
+func (f *folder) createClaim(_ context.Context, name string, text []byte) error {
+	if err := f.makeRoot(); err != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.at(name), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	return os.RemoveAll(hidden)
+	err = f.lock(file)
+	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, errLocked) { // by who looks at it
+		err = nil
+	}
+	if err == nil {
+		_, err = file.Write(text)
+	}
+	if err != nil {
+		return errors.Join(err, file.Close(), os.Remove(f.at(name)))
+	}
+	err = f.close()
+	f.held = file
+	return err
+}
+
+func (f *folder) listClaims(context.Context) (names []string, err error) {
+	entries, err := f.entries()
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+func (f *folder) removeClaim(_ context.Context, name string) error {
+	if err := os.Remove(f.at(name)); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// A process that was killed frees its locks a moment after its death.
+const (
+	lockPatience = 2 * time.Second
+	lockInterval = 20 * time.Millisecond
+)
+
+// claimHeld tries to lock the owner's file, for lockPatience.
+func (f *folder) claimHeld(ctx context.Context, name string) (bool, error) {
+	file, err := os.Open(f.at(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer file.Close()
+	patience := time.After(lockPatience)
+	for {
+		err := f.lock(file)
+		if !errors.Is(err, errLocked) {
+			return false, nil // free, or there are no locks
+		}
+		select {
+		case <-time.After(lockInterval):
+		case <-patience:
+			return true, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
 }
 
 // The kinds of hidden folders beside the step folders.

@@ -14,12 +14,13 @@ import (
 // its writer as alive.
 type folderDraft struct {
 	*folder
-	name string // name of the step's folder
-	tmp  string // path of the draft
-	dir  *os.File
+	name  string // name of the step's folder
+	claim int64  // of the writer
+	tmp   string // path of the draft
+	dir   *os.File
 }
 
-func (f *folder) begin(_ context.Context, name string) (draft, error) {
+func (f *folder) begin(_ context.Context, name string, claim int64) (draft, error) {
 	if err := f.makeRoot(); err != nil {
 		return nil, err
 	}
@@ -28,7 +29,8 @@ func (f *folder) begin(_ context.Context, name string) (draft, error) {
 	}
 	// Another writer may sweep a draft before it is locked. Then begin makes a new one.
 	for range replaceAttempts {
-		d := &folderDraft{folder: f, name: name, tmp: f.at(hiddenName(name, draftKind))}
+		d := &folderDraft{folder: f, name: name, claim: claim,
+			tmp: f.at(hiddenName(name, draftKind))}
 		if err := f.fault.check(OpCreate, name, d.tmp); err != nil {
 			return nil, err
 		}
@@ -151,6 +153,9 @@ func (d *folderDraft) replace() (old string, err error) {
 			return "", err
 		}
 		err = d.exchange(d.tmp, final)
+		if err == nil && claimOf(d.tmp) > d.claim {
+			return "", errors.Join(errLaterClaim, d.exchange(d.tmp, final))
+		}
 		if err == nil {
 			return d.tmp, nil
 		}
@@ -160,6 +165,9 @@ func (d *folderDraft) replace() (old string, err error) {
 		old = d.at(hiddenName(d.name, asideKind))
 		if err = os.Rename(final, old); err != nil {
 			return "", err
+		}
+		if claimOf(old) > d.claim {
+			return "", errors.Join(errLaterClaim, d.restore())
 		}
 		if err = os.Rename(d.tmp, final); err == nil {
 			return old, nil

@@ -14,6 +14,9 @@ type Checkpoint struct {
 	Manifest
 	// Path is its folder, as Resolve takes it.
 	Path string
+	// Skipped are the damaged checkpoints after it that a search for the newest passed over, the
+	// newest first.
+	Skipped []Skipped
 
 	place  place
 	folder string
@@ -130,53 +133,48 @@ func (c *Checkpoint) checkSize(f FileEntry, size int64, err error) error {
 	return nil
 }
 
-// Latest opens the newest checkpoint. If that is damaged it returns the damage, and does not try
-// older ones as LatestValid does.
-func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) {
-	steps, err := s.Steps(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(steps) == 0 {
-		return nil, fmt.Errorf("%w in %s", ErrNone, s.place.at(""))
-	}
-	return s.Load(ctx, steps[len(steps)-1])
-}
-
-// Skipped is a damaged checkpoint that LatestValid passed over.
+// Skipped is a damaged checkpoint that a search for the newest passed over.
 type Skipped struct {
 	Step int64
 	Err  *DamageError
 }
 
-// LatestValid reads the newest checkpoint in full, then the one before it, until one is sound. It
-// returns the damaged ones that it skipped. A newer format, another job's checkpoint and failing
-// storage are errors; they are not skipped.
-func (s *Store) LatestValid(ctx context.Context) (*Checkpoint, []Skipped, error) {
+// Latest opens the newest checkpoint whose manifest is sound and whose files have their full size.
+// Checkpoint.Skipped names the damaged ones after it. A newer format, another job's checkpoint and
+// failing storage are errors; they are not skipped.
+func (s *Store) Latest(ctx context.Context) (*Checkpoint, error) { return s.latest(ctx, false) }
+
+// LatestValid is Latest, but it also reads every byte of the checkpoint.
+func (s *Store) LatestValid(ctx context.Context) (*Checkpoint, error) { return s.latest(ctx, true) }
+
+// latest returns the newest sound checkpoint. If all are damaged, the error wraps the
+// newest one's *DamageError.
+func (s *Store) latest(ctx context.Context, whole bool) (*Checkpoint, error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var skipped []Skipped
 	for _, step := range slices.Backward(steps) {
 		c, err := s.Load(ctx, step)
-		if err == nil {
+		if err == nil && whole {
 			err = c.Verify(ctx)
 		}
 		if err == nil {
-			return c, skipped, nil
+			c.Skipped = skipped
+			return c, nil
 		}
 		var damage *DamageError
 		if !errors.As(err, &damage) {
-			return nil, skipped, err
+			return nil, err
 		}
 		skipped = append(skipped, Skipped{step, damage})
 	}
 	if len(skipped) > 0 {
-		return nil, skipped, fmt.Errorf("%w in %s is sound; the newest: %w", ErrNone,
-			s.place.at(""), skipped[0].Err)
+		return nil, fmt.Errorf("no checkpoint in %s is sound; the newest: %w", s.place.at(""),
+			skipped[0].Err)
 	}
-	return nil, nil, fmt.Errorf("%w in %s", ErrNone, s.place.at(""))
+	return nil, fmt.Errorf("%w in %s", ErrNone, s.place.at(""))
 }
 
 // Verify reads all files of a step's checkpoint and checks them against the manifest.
@@ -189,7 +187,8 @@ func (s *Store) Verify(ctx context.Context, step int64) error {
 }
 
 // Resolve opens a checkpoint by location. The location is either a checkpoint folder, whose newest
-// checkpoint is opened, or one step's folder under any name. The caller closes the Store when done.
+// sound checkpoint is opened (see Latest), or one step's folder under any name. The caller closes
+// the Store when done.
 func Resolve(ctx context.Context, location string, cfg Config) (*Store, *Checkpoint, error) {
 	s, err := Open(ctx, location, cfg)
 	if err != nil {

@@ -29,12 +29,14 @@ const (
 type Manifest struct {
 	Format int `json:"format"`
 	// Job is the run's name. Identity is a fingerprint that tells runs of one name apart.
-	Job      string      `json:"job"`
-	Identity string      `json:"identity"`
-	Step     int64       `json:"step"`
-	Epoch    int64       `json:"epoch"`
-	Created  time.Time   `json:"created"`
-	Files    []FileEntry `json:"files"`
+	Job      string    `json:"job"`
+	Identity string    `json:"identity"`
+	Step     int64     `json:"step"`
+	Epoch    int64     `json:"epoch"`
+	Created  time.Time `json:"created"`
+	// Claim is the number of the writer's claim on the folder (see Owner). Older versions made none.
+	Claim int64       `json:"claim,omitempty"`
+	Files []FileEntry `json:"files"`
 	// Spec is the job's specification; Training holds the scalars of its schedules and counters.
 	// This package does not read them.
 	Spec       json.RawMessage `json:"spec,omitempty"`
@@ -216,6 +218,8 @@ func (m *Manifest) check() error {
 		return errors.New("has no job or no identity")
 	case m.Step < 0 || m.Epoch < 0:
 		return fmt.Errorf("has step %d and epoch %d", m.Step, m.Epoch)
+	case m.Claim < 0 || m.Claim > maxClaim:
+		return fmt.Errorf("has claim %d", m.Claim)
 	case m.Created.IsZero():
 		return errors.New("has no time of creation")
 	case len(m.Files) > maxFiles:
@@ -271,6 +275,6 @@ func isFileName(s string) bool {
 // isAttemptPath reports whether s is a file's path within a bucket's attempt sub-folder.
 func isAttemptPath(s string) bool {
 	attempt, file, ok := strings.Cut(s, "/")
-	mark, attemptOK := strings.CutPrefix(attempt, attemptPrefix)
-	return ok && attemptOK && isMark(mark) && isFileName(file)
+	_, isAttempt := attemptClaim(attempt)
+	return ok && isAttempt && isFileName(file)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -17,15 +18,23 @@ type place interface {
 	// also returns those without one (partial), which dead writers left; a local folder hides
 	// drafts.
 	list(ctx context.Context) (complete, partial []string, err error)
-	// begin starts a checkpoint that stays invisible until it is committed.
-	begin(ctx context.Context, folder string) (draft, error)
+	// begin starts a checkpoint that stays invisible until it is committed. It is written under a
+	// claim (see Owner).
+	begin(ctx context.Context, folder string, claim int64) (draft, error)
 	// open returns a file's content and its size in bytes.
 	open(ctx context.Context, folder, file string) (io.ReadCloser, int64, error)
 	// size returns a file's size in bytes.
 	size(ctx context.Context, folder, file string) (int64, error)
-	// remove deletes a folder and everything in it. The folder stops being a checkpoint before its
-	// first file is deleted. A missing folder is no error.
-	remove(ctx context.Context, folder string) error
+	// remove deletes a folder and everything in it but what a later claim wrote. The folder stops
+	// being a checkpoint before its first file is deleted. A missing folder is no error.
+	remove(ctx context.Context, folder string, claim int64) error
+	// createClaim creates an owner's file. If it exists the error is fs.ErrExist.
+	createClaim(ctx context.Context, name string, text []byte) error
+	// listClaims returns the names of the owners' files, with others.
+	listClaims(ctx context.Context) ([]string, error)
+	// claimHeld says whether the process that created an owner's file is known to live.
+	claimHeld(ctx context.Context, name string) (bool, error)
+	removeClaim(ctx context.Context, name string) error
 	// at returns a folder's location as a user would type it.
 	at(folder string) string
 	close() error
@@ -36,11 +45,15 @@ type draft interface {
 	// create starts a file and returns its path within the committed folder. A successful Close
 	// completes the file; cancelling ctx before Close abandons it.
 	create(ctx context.Context, file string) (w io.WriteCloser, path string, err error)
-	// commit writes the manifest and replaces the checkpoint that the folder held.
+	// commit writes the manifest and replaces the checkpoint that the folder held. If that is of
+	// a later claim it stays, and the error is errLaterClaim.
 	commit(ctx context.Context, manifest []byte) error
 	// abort removes the written files, as far as possible.
 	abort()
 }
+
+// errLaterClaim says that a folder holds a checkpoint of a later claim.
+var errLaterClaim = errors.New("the step has a checkpoint of a later owner of the folder")
 
 const stepPrefix = "step-"
 

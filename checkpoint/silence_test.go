@@ -86,7 +86,7 @@ func TestSilentStore(t *testing.T) {
 			_, err := b.size(ctx, "a", "b")
 			return err
 		},
-		"remove": func(ctx context.Context, b *bucket) error { return b.remove(ctx, "a") },
+		"remove": func(ctx context.Context, b *bucket) error { return b.remove(ctx, "a", 0) },
 		"read": func(ctx context.Context, b *bucket) error {
 			b.b = blob.NewBucket(silentDriver{opens: true})
 			r, _, err := b.open(ctx, "a", "b")

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"iter"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -26,6 +27,9 @@ type Config struct {
 	// OpenBucket opens a blob URL. The URL has no path and no prefix: the Store adds them to its
 	// keys. The Store closes the bucket. Nil allows local folders only.
 	OpenBucket func(ctx context.Context, url string) (*blob.Bucket, error)
+	// Owner is the process that writes. With nil it claims nothing, and whoever claims the folder
+	// goes before it.
+	Owner *Owner
 	// Now gives the creation time; nil means time.Now.
 	Now func() time.Time
 	// Fault, if set, is called before each operation of a Save. Its error becomes the operation's
@@ -90,7 +94,9 @@ type Store struct {
 	place place
 	cfg   Config
 	// owned is set once the folder is known to belong to the job.
-	owned atomic.Bool
+	owned    atomic.Bool
+	claiming sync.Mutex
+	claim    atomic.Int64 // the store's newest claim; 0: none
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
@@ -119,7 +125,8 @@ func (s *Store) Close() error { return s.place.close() }
 // the call.
 //
 // Two processes may save one step at the same time, for example when an evicted worker does not
-// know it yet. Each writes its own files, and the last manifest wins.
+// know it yet. Each writes its own files, and the later claim wins. If another run has become the
+// folder's owner, the error is an *OwnedError.
 func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error) {
 	name := stepFolder(snap.Step)
 	defer func() {
@@ -131,10 +138,11 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
-	if err := s.checkOwner(ctx); err != nil {
+	if err := s.checkOwner(ctx); err != nil && !ofSameRun(err) {
 		return "", err
 	}
-	d, err := s.place.begin(ctx, name)
+	m.Claim = s.claim.Load()
+	d, err := s.place.begin(ctx, name, m.Claim)
 	if err != nil {
 		return "", err
 	}
@@ -148,7 +156,15 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		d.abort()
 		return "", err
 	}
-	if err := d.commit(ctx, b); err != nil {
+	if err := s.mayAdd(ctx); err != nil {
+		d.abort()
+		return "", err
+	}
+	err = d.commit(ctx, b)
+	if errors.Is(err, errLaterClaim) {
+		err = s.mayAdd(ctx) // the later owner's checkpoint serves as well
+	}
+	if err != nil {
 		return "", err
 	}
 	return s.place.at(name), nil
@@ -309,11 +325,12 @@ func writeFile(
 	return path, size, w.Close()
 }
 
-// checkOwner returns an error if the folder holds another job's checkpoints. It checks once per
-// Store. Unreadable checkpoints are ignored, since they do not name their job.
+// checkOwner returns an error if the folder holds another job's checkpoints, or if another process
+// owns it. It looks for another job once per Store. Unreadable checkpoints are ignored, since they
+// do not name their job.
 func (s *Store) checkOwner(ctx context.Context) error {
 	if s.owned.Load() {
-		return nil
+		return s.holdClaim(ctx)
 	}
 	steps, err := s.Steps(ctx)
 	if err != nil {
@@ -331,7 +348,7 @@ func (s *Store) checkOwner(ctx context.Context) error {
 		break
 	}
 	s.owned.Store(true)
-	return nil
+	return s.holdClaim(ctx)
 }
 
 // Steps returns the steps with a complete checkpoint, in ascending order.

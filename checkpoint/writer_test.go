@@ -18,14 +18,14 @@ type gated struct {
 	pass  chan error
 }
 
-func (g *gated) begin(ctx context.Context, folder string) (draft, error) {
+func (g *gated) begin(ctx context.Context, folder string, claim int64) (draft, error) {
 	g.begun <- folder
 	select {
 	case err := <-g.pass:
 		if err != nil {
 			return nil, err
 		}
-		return g.place.begin(ctx, folder)
+		return g.place.begin(ctx, folder, claim)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -37,7 +37,7 @@ type deaf struct {
 	release chan struct{}
 }
 
-func (d *deaf) begin(context.Context, string) (draft, error) {
+func (d *deaf) begin(context.Context, string, int64) (draft, error) {
 	<-d.release
 	return nil, errors.New("released")
 }

@@ -81,6 +81,9 @@ func (p Precision) String() string {
 type RecurrentShape struct {
 	Cell       Cell
 	T, B, D, H int
+	// Transition is how many layers the perceptron of a deep transition has; 0: there is none. A
+	// Device has no kernel for it: see NewRecurrent, the function.
+	Transition int
 }
 
 // RecurrentWeights are a layer's parameters, or their gradients.
@@ -91,6 +94,8 @@ type RecurrentWeights struct {
 	BiasHH []float32 // [K*H]
 
 	Peephole []float32 // [P*H]; nil unless the cell has peepholes
+
+	Transition []Linear // [H, H] each, of the shape's Transition
 }
 
 // Weights makes the parameters of a layer; tensor allocates n floats.
@@ -100,6 +105,9 @@ func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
 		BiasHH: tensor(rows)}
 	if n := s.Cell.Peepholes(); n > 0 {
 		w.Peephole = tensor(n * s.H)
+	}
+	for range s.Transition {
+		w.Transition = append(w.Transition, Linear{W: tensor(s.H * s.H), B: tensor(s.H)})
 	}
 	return w
 }

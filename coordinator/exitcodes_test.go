@@ -143,8 +143,7 @@ func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 		t.Run(c.name+" in a replacement", func(t *testing.T) {
 			t.Parallel()
 			p, s := newPlace(t), &shelf{}
-			long := strings.Replace(quick, "steps: 3", "steps: 100000000", 1)
-			p.coordinator(long+"max_workers: 2\n"+s.corpus(t), 1)
+			p.coordinator(endless(quick)+"max_workers: 2\n"+s.corpus(t), 1)
 			ctx, leave := context.WithCancel(p.ctx)
 			left := make(chan error, 1)
 			p.processes.Go(func() {

@@ -50,17 +50,17 @@ func tones(t *testing.T, texts int) (vectors, table string) {
 }
 
 // TestDescribedUse: what training says of a network is what rondo eval says of its checkpoint, and
-// rondo describe writes the texts of vectors, however these are read.
+// rondo describe writes the texts of vectors, however these are read and the texts end.
 func TestDescribedUse(t *testing.T) {
 	t.Parallel()
 	k := describing(t)
 	vectors := k.network[2]
-	for _, way := range []string{"both", "state", "input"} {
+	for way, ends := range map[string]string{"both": "eos", "state": "stop", "input": "length"} {
 		t.Run(way, func(t *testing.T) {
 			dir := t.TempDir()
-			events := train(t, k.flags("--vector-as", way, "--checkpoint-dir", dir, "--steps",
-				"200", "--hidden", "24", "--layers", "1", "--dropout", "0", "--dropout-input", "0",
-				"--lr", "0.01", "--validation-fraction", "0", "--eval-corpus", k.corpus,
+			events := train(t, k.flags("--vector-as", way, "--ends", ends, "--checkpoint-dir",
+				dir, "--steps", "200", "--hidden", "24", "--layers", "1", "--dropout", "0",
+				"--dropout-input", "0", "--lr", "0.01", "--validation-fraction", "0", "--eval-corpus", k.corpus,
 				"--eval-every", "200", "--checkpoint-every", "200")...)
 			last, done := named(events, "eval")[0], events[len(events)-1]
 			if v := last.number("bleu"); !(v >= k.reached && v <= 100.01) ||

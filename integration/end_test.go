@@ -44,6 +44,7 @@ func TestBestCheckpoint(t *testing.T) {
 		done.number("best_loss") != first.number("loss") {
 		t.Errorf("the end names another best than %v: %v", first, done)
 	}
+	const owner = ".owner-00000001.json"
 	want := []string{"step-00000005", "step-00000039", "step-00000040"}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -53,8 +54,8 @@ func TestBestCheckpoint(t *testing.T) {
 	for _, e := range entries {
 		there = append(there, e.Name())
 	}
-	if !slices.Equal(there, want) {
-		t.Errorf("checkpoints %v, want %v", there, want)
+	if !slices.Equal(there, append([]string{owner}, want...)) {
+		t.Errorf("the folder has %v, want %s and %v", there, owner, want)
 	}
 	text, err := os.ReadFile(filepath.Join(dir, want[0], "manifest.json"))
 	var manifest struct {

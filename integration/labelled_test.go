@@ -35,10 +35,18 @@ func labelledTasks(t *testing.T) []exampleTask {
 	}
 }
 
-// exampleTasks are all tasks whose lanes carry no state.
+// exampleTasks are all tasks whose lanes carry no state, some of them with other networks too.
 func exampleTasks(t *testing.T) []exampleTask {
 	t.Helper()
-	return append(labelledTasks(t), filling(t), translation(t), describing(t))
+	deep, asks := labelledTasks(t)[0], translation(t)
+	stops, counts := describing(t), describing(t)
+	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1"}
+	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
+		"--skip-connections", "--deep-transition", "1")
+	stops.network = append(stops.network, "--ends", "stop")
+	counts.network = append(counts.network, "--ends", "length")
+	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, stops,
+		counts)
 }
 
 // filler are words without a label of their own.

@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -116,20 +118,52 @@ func TestCheckpointThatDoesNotFit(t *testing.T) {
 			if err := os.WriteFile(file, damaged, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			code, _, stderr := run(t, append([]string{"train"}, flags...)...)
-			oneLine(t, code, 1, stderr, "model.safetensors", "step-00000020", name,
-				"--resume 10")
 			code, stdout, stderr := run(t, "checkpoint", "verify", dir)
 			oneLine(t, code, 1, stderr, "1 of 2")
 			if !strings.Contains(stdout, "DAMAGED") || !strings.Contains(stdout, name) {
 				t.Errorf("checkpoint verify says:\n%s", stdout)
 			}
+			if kept, err := os.ReadFile(file); err != nil || !bytes.Equal(kept, damaged) {
+				t.Errorf("a damaged checkpoint was changed by looking at it: %v", err)
+			}
+			code, _, stderr = run(t, append([]string{"train", "--resume", "20"}, flags...)...)
+			oneLine(t, code, 1, stderr, "model.safetensors", "step-00000020", name, "--resume 10")
+			events := train(t, flags...) // goes on from the one before it
+			if !slices.ContainsFunc(named(events, "notice"), func(e event) bool {
+				return strings.Contains(e.text("text"), "the checkpoint of step 20 is damaged "+
+					"(model.safetensors in "+filepath.Dir(file)) &&
+					strings.Contains(e.text("text"), "going on from the one of step 10")
+			}) {
+				t.Errorf("no notice of the damage: %s", tail(events))
+			}
+			if again, err := os.ReadFile(file); err != nil || !bytes.Equal(again, content) {
+				t.Errorf("step 20 is not the same when it is computed again from step 10: %v", err)
+			}
 		})
 	}
-	if kept, err := os.ReadFile(file); err != nil || string(kept) != string(altered) &&
-		len(kept) != len(content)-100 {
-		t.Error("a damaged checkpoint was changed by looking at it")
+}
+
+// TestTwoRunsOneFolder: a second run in the folder of one that lives is refused, with its name.
+// When the first has died, the second goes on from its newest checkpoint.
+func TestTwoRunsOneFolder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	flags := small("--checkpoint-dir", dir, "--checkpoint-every", "5", "--steps", "100000")
+	first := start(t, append([]string{"train"}, flags...)...)
+	first.until("a checkpoint", func(e event) bool { return e.name() == "checkpoint" })
+	code, _, stderr := run(t, append([]string{"train"}, flags...)...)
+	oneLine(t, code, 2, stderr, dir, "is written by another run (process ", "choose another folder")
+	first.killAll()
+	steps, err := filepath.Glob(filepath.Join(dir, "step-*"))
+	if err != nil || len(steps) == 0 {
+		t.Fatalf("the first run's checkpoints: %v, %v", steps, err)
 	}
+	newest := filepath.Base(steps[len(steps)-1])
+	second := start(t, append([]string{"train"}, flags...)...)
+	step := second.until("a step", func(e event) bool { return e.name() == "step" })
+	if next := fmt.Sprintf("step-%08.0f", step.number("step")-1); next != newest {
+		t.Errorf("the second run begins after %s, and the newest is %s", next, newest)
+	}
+	second.killAll()
 }
 
 // TestFullDisk: the job trains on when a checkpoint does not fit, keeps the old ones, and fails at

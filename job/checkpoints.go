@@ -51,11 +51,16 @@ func OpenCheckpoints(
 	if err != nil {
 		return nil, err
 	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("the name of this host: %w", err)
+	}
 	store, err := checkpoint.Open(ctx, spec.CheckpointDir, checkpoint.Config{
 		Job:        spec.Job,
 		Identity:   jobspec.Identity(spec, d.Fingerprint()),
 		OpenBucket: bucket.Open,
 		Fault:      fault,
+		Owner:      &checkpoint.Owner{Run: spec.Submitted, Host: host, Process: os.Getpid()},
 	})
 	if err != nil {
 		return nil, folderError(checkpointFlag, err)
@@ -67,6 +72,19 @@ func OpenCheckpoints(
 	}
 	c.startClock(spec, newest)
 	return c, nil
+}
+
+// Refused returns a usage error if another run, which lives, writes the folder.
+func (c *Checkpoints) Refused(ctx context.Context) error {
+	if c.Store == nil {
+		return nil
+	}
+	err := c.Store.Refused(ctx)
+	var owned *checkpoint.OwnedError
+	if errors.As(err, &owned) {
+		return app.Usagef("%s: %w", checkpointFlag, err)
+	}
+	return err
 }
 
 // leastTime is a Unix time in nanoseconds, in 2001. A smaller JobSpec.submitted is a run's number,
@@ -100,8 +118,7 @@ func (c *Checkpoints) Elapsed(now time.Time) (elapsed time.Duration, known bool)
 }
 
 // checkOwner returns the folder's newest checkpoint if this job can continue it. Otherwise the
-// error names the flags that differ. For a damaged checkpoint it returns nil: Find reports the
-// damage.
+// error names the flags that differ. If all are damaged it returns nil: Find reports the damage.
 func checkOwner(
 	ctx context.Context, spec *rondov1.JobSpec, d Learned,
 ) (*checkpoint.Checkpoint, error) {
@@ -190,14 +207,11 @@ func (c *Checkpoints) Find(
 	}
 	switch spec.Resume {
 	case "auto":
-		newest, err := c.Store.Latest(ctx)
+		newest, err := c.Store.LatestValid(ctx)
 		if errors.Is(err, checkpoint.ErrNone) {
 			return nil, nil
 		}
-		if err == nil {
-			err = newest.Verify(ctx)
-		}
-		return newest, c.explain(ctx, err)
+		return newest, err
 	case "never":
 		steps, err := c.Store.Steps(ctx)
 		if err == nil && len(steps) > 0 {
@@ -227,8 +241,9 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 	if c.Store == nil {
 		return nil, nil
 	}
-	found, _, err := c.Store.LatestValid(ctx)
-	if errors.Is(err, checkpoint.ErrNone) {
+	found, err := c.Store.LatestValid(ctx)
+	var damage *checkpoint.DamageError
+	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
 		return nil, nil
 	}
 	return found, err
@@ -292,7 +307,7 @@ func (c *Checkpoints) explain(ctx context.Context, err error) error {
 	if !errors.As(err, &damage) {
 		return err
 	}
-	sound, _, fallback := c.Store.LatestValid(ctx)
+	sound, fallback := c.Store.LatestValid(ctx)
 	if fallback != nil {
 		return fmt.Errorf("%w; no other checkpoint there is sound", err)
 	}

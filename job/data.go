@@ -91,8 +91,10 @@ type Extent struct {
 	Tokens  int   `json:"vocabulary,omitempty"` // of the vocabulary
 	Outputs int   `json:"outputs,omitempty"`    // what is predicted, unless that is the vocabulary
 	Rows    int64 `json:"rows,omitempty"`       // examples, or rows of time series; 0: a text
-	Longest int   `json:"longest,omitempty"`    // tokens of the longest source, target or text
-	Grams   int   `json:"ngrams,omitempty"`     // different n-grams
+	Longest int   `json:"longest,omitempty"`    // tokens of the longest source or text
+	// LongestTarget is likewise of the targets of pairs and of vectors.
+	LongestTarget int `json:"longest_target,omitempty"`
+	Grams         int `json:"ngrams,omitempty"` // different n-grams
 }
 
 // extentOf is what a manifest tells of the extent, as far as the network depends on it.
@@ -101,12 +103,12 @@ func extentOf(c *checkpoint.Checkpoint) Extent {
 		Grams: int(c.Metrics[metricGrams])}
 }
 
-// mostTokens bounds the tokens of an example of a job.
-func (e Extent) mostTokens(spec *rondov1.JobSpec) int {
-	if e.Longest == 0 || spec.EvalCorpus != "" { // not measured
+// mostTokens bounds a job's examples by what was measured: Longest or LongestTarget.
+func mostTokens(spec *rondov1.JobSpec, measured int) int {
+	if measured == 0 || spec.EvalCorpus != "" { // not measured
 		return int(spec.MaxLength)
 	}
-	return e.Longest
+	return measured
 }
 
 // exampleBytes is the memory of an example, whose tokens are read from disk: its lengths and its

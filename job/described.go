@@ -126,7 +126,7 @@ func describerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	n := networkOfPairs(c, data, 1, data.mostTokens(spec)+1)
+	n := networkOfPairs(c, data, 1, mostTokens(spec, data.LongestTarget)+1)
 	n.Tokens = data.Tokens
 	numbers := data.Rows * int64(c.Vectors)
 	n.data += 12 * numbers // float64, and float32 for the device
@@ -147,6 +147,10 @@ func describerConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorConf
 	t = translatorOf(c, data)
 	t.Vectors, t.Context = data.Tokens-1, model.Context(slices.Index(describe.VectorUses(),
 		spec.VectorAs))
+	if t.Ends, err = model.ParseEnds(spec.Ends); err != nil {
+		return t, app.Usage(err)
+	}
+	t.End, t.Lengths = translate.EndID, int(spec.MaxLength)+1
 	return t, app.Usage(t.Validate())
 }
 

@@ -152,7 +152,7 @@ func (d *exampleData) Extent() Extent {
 	e := Extent{Tokens: d.Vocabulary().Len(), Outputs: len(d.Outputs()), Rows: d.set.Len(),
 		Longest: d.set.Longest()}
 	if d.set.TargetVocabulary() != nil {
-		e.Longest = max(e.Longest, d.set.LongestTarget())
+		e.LongestTarget = d.set.LongestTarget()
 	}
 	return e
 }

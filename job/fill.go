@@ -36,9 +36,14 @@ func hiddenNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 func hiddenText(spec *rondov1.JobSpec, c fill.TextConfig, blank int32) *fill.Text {
 	c.BPTT = int(spec.Bptt)
 	if spec.Task == task.Fill {
-		c.Blanks = fill.Blanks{Token: blank, Share: spec.Blanks, Seed: spec.Seed}
+		c.Blanks = hiddenBlanks(spec, blank)
 	}
 	return fill.NewText(c)
+}
+
+// hiddenBlanks are the blanks of such a job's segments.
+func hiddenBlanks(spec *rondov1.JobSpec, blank int32) fill.Blanks {
+	return fill.Blanks{Token: blank, Share: spec.Blanks, Seed: spec.Seed}
 }
 
 // NewTask implements Data.

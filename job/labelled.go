@@ -27,7 +27,7 @@ func openLabelled(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 
 // labellerNetwork is the network of a task of labels whose data are examples.
 func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
-	return networkOfLabels(spec, data, data.mostTokens(spec))
+	return networkOfLabels(spec, data, mostTokens(spec, data.Longest))
 }
 
 // networkOfLabels is the network of a task of labels, for up to so many steps.
@@ -145,12 +145,16 @@ func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig,
 	l = model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
 		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
-		Skip: c.Skip, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
+		Skip: c.Skip, DeepInput: c.DeepInput, DeepTransition: c.DeepTransition,
+		DeepOutput: c.DeepOutput, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
 		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 	if e, _ := taskOf(spec); e.examples == examples.Labelled { // one label for all steps
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {
 			return l, app.Usage(err)
 		}
+	}
+	if spec.Task == task.Fill {
+		l.Pool, l.Places = model.PoolPlaces, hiddenBlanks(spec, 0).Count(int(spec.Bptt))
 	}
 	return l, app.Usage(l.Validate())
 }

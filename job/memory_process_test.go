@@ -89,6 +89,20 @@ func manyRows(t *testing.T, n int) string {
 	return path
 }
 
+// manyLengths returns a file of texts of up to 180 words, and something before each.
+func manyLengths(t *testing.T, before string) string {
+	t.Helper()
+	path, text := filepath.Join(t.TempDir(), "texts.tsv"), ""
+	for i := range 400 {
+		first := before + strings.Repeat("x", i%2) // a second label
+		text += first + "\t" + strings.Repeat("a b c ", 1+i%60) + "\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestMemoryAgainstWorkers holds the estimate against the peak of real worker processes: never
 // less, and at most half as much again and 64 MiB more.
 func TestMemoryAgainstWorkers(t *testing.T) {
@@ -113,6 +127,16 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 		"series": func(s *rondov1.JobSpec) {
 			s.Task, s.Corpus, s.Steps, s.Clip = "regress", manyRows(t, 1<<20), 3, 1
 			s.SampleTokens = jobspec.Default().SampleTokens // samples are of texts
+		},
+		"texts of many lengths": func(s *rondov1.JobSpec) {
+			s.Task, s.Corpus, s.Bidirectional = "classify", manyLengths(t, "a"), true
+			s.Tokenizer, s.Embed, s.Hidden, s.MaxLength, s.Steps = "word", 64, 128, 4096, 24
+			s.SampleTokens = jobspec.Default().SampleTokens
+		},
+		"pairs of many lengths": func(s *rondov1.JobSpec) {
+			s.Task, s.Corpus, s.Attention = "translate", manyLengths(t, "a b c"), "luong"
+			s.Tokenizer, s.Embed, s.Hidden, s.MaxLength, s.Steps = "word", 64, 128, 4096, 24
+			s.SampleTokens = jobspec.Default().SampleTokens
 		},
 		"adam, saved": func(s *rondov1.JobSpec) {
 			s.Hidden, s.Optimizer, s.Lr, s.Steps = 800, "adam", 0.001, 8

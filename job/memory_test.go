@@ -44,6 +44,9 @@ func TestMemoryAgainstTheDevice(t *testing.T) {
 		"skip": {60, func(s *rondov1.JobSpec) {
 			s.Layers, s.LayerNorm, s.SkipConnections, s.DropoutLocked = 3, true, true, true
 		}},
+		"deep": {60, func(s *rondov1.JobSpec) {
+			s.Layers, s.Embed, s.DeepInput, s.DeepTransition, s.DeepOutput = 2, 64, 1, 2, 1
+		}},
 		"large vocabulary": {80000, func(s *rondov1.JobSpec) {
 			s.Embed, s.Batch, s.Bptt = 64, 32, 35
 		}},

@@ -48,6 +48,8 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		DropoutInput:  spec.DropoutInput,
 		DropoutLocked: spec.DropoutLocked,
 		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
+		DeepInput: int(spec.DeepInput), DeepTransition: int(spec.DeepTransition),
+		DeepOutput:     int(spec.DeepOutput),
 		TieWeights:     spec.TieWeights,
 		Init:           initial,
 		ForgetBias:     spec.ForgetBias,

@@ -26,6 +26,8 @@ func TestDropoutOnGPU(t *testing.T) {
 		{Cell: compute.LSTM, Vocab: 7, Hidden: 16, Layers: 1, Dropout: 0.3, Seed: 7},
 		{Cell: compute.GRU, Vocab: 7, Hidden: 16, Layers: 2, Dropout: 0.3, Seed: 7, Embed: 6,
 			DropoutInput: 0.2, DropoutLocked: true, LayerNorm: true, Skip: true, Recompute: 4},
+		{Cell: compute.LSTMPeephole, Vocab: 7, Hidden: 16, Layers: 2, Seed: 7, Embed: 6,
+			DeepInput: 2, DeepTransition: 1, DeepOutput: 1},
 	} {
 		t.Run(fmt.Sprint(c.Cell), func(t *testing.T) {
 			gpu, err := cuda.New(cuda.Config{Precision: compute.FP32})
@@ -119,12 +121,15 @@ func TestLabellerOnGPU(t *testing.T) {
 		return
 	}
 	for _, pool := range []model.Pool{model.PoolNone, model.PoolLast, model.PoolMean,
-		model.PoolMax} {
+		model.PoolMax, model.PoolPlaces} {
 		t.Run(pool.String(), func(t *testing.T) {
 			c := model.LabellerConfig{Cell: compute.GRU, Vocab: 7, Embed: 6, Hidden: 16, Layers: 2,
 				Bidirectional: true, Dropout: 0.3, DropoutInput: 0.2, Labels: 3, Pool: pool,
 				DropoutLocked: pool == model.PoolMax, LayerNorm: pool == model.PoolMean,
 				Skip: pool == model.PoolMean, Seed: 7}
+			if pool == model.PoolPlaces {
+				c.Places, c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1, 1
+			}
 			rng := rand.New(rand.NewPCG(1, 2))
 			batches := make([]model.Examples, 4)
 			for i := range batches {
@@ -160,10 +165,8 @@ func compareGPU(t *testing.T, run func(compute.Device) [][]float32) {
 
 // randomExamples draws a batch of up to T tokens in B lanes, one of them empty.
 func randomExamples(rng *rand.Rand, c model.LabellerConfig, T, B int) model.Examples {
-	in := model.Examples{Steps: T, Scale: 0.5, Step: int64(T), Targets: make([]int32, B)}
-	if c.Pool == model.PoolNone {
-		in.Targets = make([]int32, T*B)
-	}
+	in := model.Examples{Steps: T, Scale: 0.5, Step: int64(T),
+		Targets: make([]int32, c.Rows(T)*B)}
 	for i := range in.Targets {
 		in.Targets[i] = int32(rng.IntN(c.Labels))
 	}
@@ -175,6 +178,13 @@ func randomExamples(rng *rand.Rand, c model.LabellerConfig, T, B int) model.Exam
 		in.Lanes = append(in.Lanes, 3*b)
 	}
 	in.Lengths[B-1] = 0
+	for row := range c.Places * B {
+		step := int32(2 * (row / B))
+		if step >= in.Lengths[row%B] {
+			step = -1
+		}
+		in.Places = append(in.Places, step)
+	}
 	return in
 }
 

@@ -31,8 +31,8 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	if err != nil {
 		return Network{}, err
 	}
-	most := data.mostTokens(spec) + 1 // with an end
-	n := networkOfPairs(c, data, most, most)
+	n := networkOfPairs(c, data, mostTokens(spec, data.Longest)+1, // with ends
+		mostTokens(spec, data.LongestTarget)+1)
 	n.Tokens = c.SourceVocab
 	return n, nil
 }
@@ -68,7 +68,8 @@ func (d *exampleData) newTask(
 	}
 	t, err := newTask(m, translate.Config{Training: d.training, Evaluation: d.evaluation,
 		EvalData: d.EvalData(), Ledger: ledger, Sampling: translate.Sampling{
-			Own: 1 - d.spec.TeacherForcing, Steps: d.spec.TeacherForcingSteps, Seed: d.spec.Seed}})
+			Own: 1 - d.spec.TeacherForcing, Steps: d.spec.TeacherForcingSteps, Seed: d.spec.Seed,
+			Drawn: d.spec.TeacherForcingChoice == "sample"}})
 	if err != nil {
 		m.Close()
 		return nil, err
@@ -101,7 +102,8 @@ func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 	return model.TranslatorConfig{Cell: c.Cell, TargetVocab: data.Outputs, Embed: c.Embed,
 		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
-		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+		DeepTransition: c.DeepTransition, LabelSmoothing: c.LabelSmoothing, Init: c.Init,
+		ForgetBias: c.ForgetBias, Seed: c.Seed}
 }
 
 // searcher makes a searcher for as many sources together as it says.

@@ -27,14 +27,17 @@ func TestTranslatorOnGPU(t *testing.T) {
 		switch c.Attention {
 		case model.AttentionScaled:
 			c.Feedback = model.FeedbackOutput
+		case model.AttentionLuong:
+			c.DeepTransition = 1
 		case model.AttentionBahdanau:
-			c.Feedback = model.FeedbackHidden
+			c.Feedback, c.LayerNorm, c.Skip = model.FeedbackHidden, true, true
 		}
 		cases[name] = c
 	}
 	for context, way := range describe.VectorUses() {
 		c := plain
 		c.Vectors, c.Context = 5, model.Context(context)
+		c.Ends, c.End, c.Lengths = model.Ends(context), 2, 8
 		cases["vectors as "+way] = c
 	}
 	for name, c := range cases {

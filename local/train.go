@@ -185,6 +185,11 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = checkpoints.Close() }()
+	if len(r.Etcd) == 0 { // else submit looks for a job of this name that lives
+		if err := checkpoints.Refused(ctx); err != nil {
+			return err
+		}
+	}
 	found, err := checkpoints.Find(ctx, r.Spec)
 	if err != nil {
 		return err

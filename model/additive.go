@@ -211,10 +211,17 @@ func (a *additive) backward(x, dy []float32) {
 				l.dout = compute.RecurrentState{}
 			}
 			l.dstate = a.dstates[t%2][k]
+			if n := s.norms[k]; n != nil {
+				n.backward(d)
+			}
+			if skip := s.skips[k]; skip != nil {
+				d = skip.backward(d)
+			}
 			if drop := s.dropouts[k]; drop != nil && a.in != nil {
 				drop.drop(drop.dy)
 			}
 			l.backward(d, l.dx.flat)
+			l.skip.add(l.dx.flat)
 			d = l.dx.flat
 		}
 		a.dev.Add(a.grads[begin:end:end], a.partial)

@@ -22,15 +22,18 @@ type skip struct {
 
 func (s *skip) run() { s.dev.Add(s.y.flat, s.x) }
 
-// apply adds the operator to the graph of y. Its backward pass copies du to y's memory, which
-// nothing reads then, because dropout and the layer may overwrite the gradient that they are given.
-func (s *skip) apply(y *gorgonia.Node) (*gorgonia.Node, error) {
+// backward copies du to y's memory, which nothing reads then, because dropout and the layer may
+// overwrite the gradient that they are given. It returns the copy.
+func (s *skip) backward(du []float32) []float32 {
 	W := s.y.value.Shape()[2]
+	s.dev.CopyRows(packed(s.y.flat, W), packed(du, W), len(du)/W, W, nil, false)
+	return s.y.flat
+}
+
+// apply adds the operator to the graph of y.
+func (s *skip) apply(y *gorgonia.Node) (*gorgonia.Node, error) {
 	return applyTogether(s.name, gorgonia.Nodes{y}, s.y, []*buffer{s.y},
-		func([]float32) { s.run() },
-		func(_, du []float32) {
-			s.dev.CopyRows(packed(s.y.flat, W), packed(du, W), len(du)/W, W, nil, false)
-		})
+		func([]float32) { s.run() }, func(_, du []float32) { s.backward(du) })
 }
 
 // add adds du to the gradient of x. A nil skip does nothing.
@@ -51,12 +54,17 @@ type norm struct {
 
 func (n *norm) run() { n.dev.LayerNorm(n.of) }
 
+// backward computes the gradients, given y's.
+func (n *norm) backward(dy []float32) {
+	n.dev.LayerNormBackward(n.of, dy, n.dx.flat, n.dw, n.db)
+}
+
 // apply adds the operator to the graph of x.
 func (n *norm) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
 	in := gorgonia.Nodes{x, weights.tensor(n.name + "weight"), weights.tensor(n.name + "bias")}
 	gradients := []*buffer{n.dx, cut(n.dw, len(n.dw)), cut(n.db, len(n.db))}
 	return applyTogether(n.name+"operator", in, n.y, gradients, func([]float32) { n.run() },
-		func(_, dy []float32) { n.dev.LayerNormBackward(n.of, dy, n.dx.flat, n.dw, n.db) })
+		func(_, dy []float32) { n.backward(dy) })
 }
 
 // newSkip makes the skip connection around layer k, whose output is y; nil: there is none.

@@ -39,6 +39,11 @@ type Config struct {
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
 	Skip bool
+	// DeepInput, DeepTransition and DeepOutput are how many layers y = tanh(W x + b), H wide each,
+	// lie between the input and the first recurrent layer, between the hidden states of two steps
+	// (of every layer, see compute.NewRecurrent), and before the output layer (Pascanu et al. 2014,
+	// arXiv:1312.6026). DeepInput needs Embed or Inputs.
+	DeepInput, DeepTransition, DeepOutput int
 	// LabelSmoothing is that of the training's targets: see compute.Output.ForwardBackward.
 	// Evaluations are without it.
 	LabelSmoothing float64
@@ -98,6 +103,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--embed %d is for tokens, and the input is numbers: leave it out",
 			c.Embed)
 	}
+	if err := c.validateDeep(); err != nil {
+		return err
+	}
 	if c.TieWeights && c.Embed == 0 {
 		return errors.New("--tie-weights needs --embed: one-hot input has no weights to share")
 	}
@@ -115,6 +123,22 @@ func (c Config) Validate() error {
 		return fmt.Errorf("a gradient tail of %d floats; it must be at least 0", c.GradientTail)
 	}
 	return c.validateInit()
+}
+
+func (c Config) validateDeep() error {
+	for _, d := range []struct {
+		flag   string
+		layers int
+	}{{"--deep-input", c.DeepInput}, {"--deep-transition", c.DeepTransition},
+		{"--deep-output", c.DeepOutput}} {
+		if d.layers < 0 || d.layers > maxLayers {
+			return fmt.Errorf("%s %d: must be 0 to %d", d.flag, d.layers, maxLayers)
+		}
+	}
+	if c.DeepInput > 0 && c.rowWidth() == 0 {
+		return fmt.Errorf("--deep-input %d reads the embedding: set --embed", c.DeepInput)
+	}
+	return nil
 }
 
 func (c Config) validateDropout() error {
@@ -150,7 +174,7 @@ func (c Config) StateSize() int { return c.Layers * c.Cell.States() * c.Hidden }
 // inputWidth is the input width D of layer l.
 func (c Config) inputWidth(l int) int {
 	switch {
-	case l > 0:
+	case l > 0 || c.DeepInput > 0:
 		return c.Hidden
 	case c.rowWidth() > 0:
 		return c.rowWidth()
@@ -175,5 +199,6 @@ func (c Config) outputWidth() int {
 
 // layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
-	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden}
+	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden,
+		Transition: c.DeepTransition}
 }

@@ -23,6 +23,7 @@ type Decoder struct {
 	begin     []int32   // [B]: the first token of a hypothesis; nil: there was no Step
 	identity  []int32   // [B]: 0, 1, 2, …
 	logits    []float32 // [B, V]
+	ends      decoderEnds
 }
 
 // NewDecoder makes a decoder for sources of up to maxSource tokens and B hypotheses. Each call to
@@ -56,6 +57,11 @@ func (d *Decoder) allocate() (err error) {
 	d.make(&d.memory)
 	d.lanes = d.entry.lanes
 	d.logits = t.dev.Alloc(B * c.TargetVocab)
+	if c.Ends != EndToken {
+		s, _, _ := c.endShape(1, B)
+		d.ends = decoderEnds{logits: t.dev.Alloc(s.N * s.V), host: make([]float32, s.N*s.V),
+			left: make([]int32, B), length: make([]float32, B)}
+	}
 	if of, keys := d.attends(); of != nil {
 		d.encoded, d.keys = *of, *keys
 		d.sources = t.dev.Alloc(len(d.keys) + len(of.V))
@@ -90,6 +96,7 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 		*of, *keys = d.encoded, d.keys
 	}
 	d.encode()
+	d.beginEnds()
 	copy(d.lanes, d.identity)
 	d.begin = nil
 	for k, after := range d.after {
@@ -102,17 +109,29 @@ func (d *Decoder) Encode(source, lengths []int32) (err error) {
 // probabilities to next, host memory, [B, V]. Hypothesis b continues from[b], one of those of the
 // Step or Encode before; nil: each continues itself.
 func (d *Decoder) Step(previous, from []int32, next []float32) error {
-	if err := d.Logits(previous, from, next); err != nil {
+	if err := d.run(previous, from, next); err != nil {
 		return err
 	}
-	for V := len(next) / len(d.identity); len(next) > 0; next = next[V:] {
-		logSoftmax(next[:V])
+	for tokens := range slices.Chunk(next, len(next)/len(d.identity)) {
+		logSoftmax(tokens)
 	}
+	d.end(next)
 	return nil
 }
 
-// Logits is Step without the softmax.
-func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
+// Logits is Step without the softmax. With another of Ends than EndToken they are the tokens'.
+func (d *Decoder) Logits(previous, from []int32, next []float32) error {
+	err := d.run(previous, from, next)
+	if c := d.translator.config; err == nil && c.Ends != EndToken {
+		for tokens := range slices.Chunk(next, c.TargetVocab) {
+			tokens[c.End] = float32(math.Inf(-1))
+		}
+	}
+	return err
+}
+
+// run computes the logits of a step's tokens, and the other output.
+func (d *Decoder) run(previous, from []int32, next []float32) (err error) {
 	t, V, B := d.translator, d.translator.config.TargetVocab, len(d.identity)
 	if from == nil {
 		from = d.identity
@@ -128,6 +147,7 @@ func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 		}
 	}
 	defer compute.Catch(&err)
+	d.readEnds(from)
 	d.read(previous, from)
 	was := append([]int32(nil), d.lanes...)
 	for b, source := range from {
@@ -145,6 +165,9 @@ func (d *Decoder) Logits(previous, from []int32, next []float32) (err error) {
 	t.dev.Gemm(false, true, B, V, len(x)/B, 1, x, t.view(outputWeight, t.params), 0, d.logits)
 	t.dev.AddBias(d.logits, t.view(outputBias, t.params))
 	t.dev.Download(next, d.logits)
+	if t.config.Ends == EndStop {
+		d.other(x)
+	}
 	return nil
 }
 
@@ -204,8 +227,8 @@ func logSoftmax(x []float32) {
 func (d *Decoder) Close() {
 	d.translation.close()
 	d.memory.close()
-	for _, x := range [][]float32{d.logits, d.states, d.sources} {
+	for _, x := range [][]float32{d.logits, d.states, d.sources, d.ends.logits} {
 		d.translator.dev.Free(x)
 	}
-	d.logits, d.states, d.sources = nil, nil, nil
+	d.logits, d.states, d.sources, d.ends.logits = nil, nil, nil, nil
 }

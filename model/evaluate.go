@@ -25,7 +25,8 @@ func (f *inference) allocate(B int) {
 	m, c := f.model, f.model.config
 	T := f.n / B
 	for k := range c.Layers {
-		f.kernels = append(f.kernels, m.dev.NewRecurrent(c.layerShape(k, T, B), true))
+		f.kernels = append(f.kernels, compute.NewRecurrent(m.dev,
+			c.layerShape(k, T, B), true))
 	}
 	for i := range f.rows {
 		f.rows[i] = m.dev.Alloc(f.n * max(c.rowWidth(), c.Hidden))
@@ -47,6 +48,15 @@ func (f *inference) run(ids []int32, s state) []float32 {
 func (f *inference) runLayers(in compute.RecurrentInput, s state) []float32 {
 	m, c := f.model, f.model.config
 	current := 0 // index in rows of the layer's input
+	deep := func(layers []compute.Linear) {
+		for _, l := range layers {
+			current = 1 - current
+			y := f.rows[current][:f.n*c.Hidden]
+			l.Tanh(m.dev, f.n, in.X, y)
+			in.X = y
+		}
+	}
+	deep(f.weights.deepInput)
 	for k, kernel := range f.kernels {
 		current = 1 - current
 		y := f.rows[current][:f.n*c.Hidden]
@@ -61,6 +71,7 @@ func (f *inference) runLayers(in compute.RecurrentInput, s state) []float32 {
 		}
 		in = compute.RecurrentInput{X: y}
 	}
+	deep(f.weights.deepOutput)
 	if !c.projects() {
 		return in.X
 	}

@@ -99,6 +99,7 @@ type graph struct {
 	model      *Model
 	weights    weights
 	projection *projection
+	deepOutput *perceptron // nil: there is none
 }
 
 // newGraph builds the graph. memory must suffice for T steps of B lanes, and grads is laid out as
@@ -132,10 +133,19 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	if x, err = g.apply(x, leaves); err != nil {
 		return nil, nil, err
 	}
+	dx := g.inputGradient(0, c.Hidden)
+	if c.DeepOutput > 0 {
+		g.deepOutput = g.newPerceptron(deepOutput, c.deepOutput(g.T*g.B), dx)
+		if x, err = g.deepOutput.apply(x, leaves); err != nil {
+			return nil, nil, err
+		}
+		dx = cut(g.deepOutput.kernel.Gradient(), g.T, g.B, c.Hidden)
+	}
 	if c.projects() {
 		v := find(m.views, projectionWeight)
 		g.projection = newProjection(m.dev, g.gradientOf(v),
-			cut(g.memory.projected, g.T, g.B, c.Embed), g.inputGradient(0, c.Hidden))
+			cut(g.memory.projected, g.T, g.B, c.Embed), dx)
+		dx = cut(g.memory.gradient[1], g.T, g.B, c.outputWidth())
 		g.projection.done = g.finishing(v)
 		if x, err = g.projection.apply(x, leaves.tensor(projectionWeight)); err != nil {
 			return nil, nil, err
@@ -144,8 +154,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
 	weight, bias := find(m.views, c.outputWeights()), find(m.views, outputBias)
-	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradientOf(weight), g.gradientOf(bias),
-		cut(g.memory.gradient[g.outputGradientIndex()], g.T, g.B, c.outputWidth()))
+	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradientOf(weight), g.gradientOf(bias), dx)
 	g.output.done = g.finishing(bias)
 	w := leaves.add(leaf(nodes, "output:"+weight.Name, weight.of(m.params), weight.Shape...))
 	cost, err = g.output.apply(x, w, leaves.tensor(outputBias))
@@ -168,15 +177,6 @@ func (g *graph) newOutput() compute.Output {
 	return g.model.dev.NewOutput(s)
 }
 
-// outputGradientIndex is the buffer that the output layer writes its input's gradient to. The last
-// recurrent layer then reads inputGradient(0).
-func (g *graph) outputGradientIndex() int {
-	if g.model.config.projects() {
-		return 1
-	}
-	return 0
-}
-
 // load sets the input of the next pass: in's steps from first on.
 func (g *graph) load(in SegmentInput, first int) {
 	c, at, n := g.model.config, first*g.B, g.T*g.B
@@ -195,7 +195,7 @@ func (g *graph) advance(before, after state) {
 	g.carry(before, after, state{}, state{})
 	var x compute.RecurrentInput
 	if g.model.config.Inputs > 0 {
-		x.X = g.series()
+		x.X = g.deep.run(g.series())
 	} else {
 		x = g.input(true)
 	}
@@ -248,6 +248,7 @@ func unwrapVM(err error) error {
 
 func (g *graph) close() {
 	g.tape.close()
+	g.deepOutput.close()
 	g.stack.close()
 }
 

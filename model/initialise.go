@@ -138,6 +138,8 @@ func (c Config) fanIn(v View, views []View) int {
 		return v.Shape[1]
 	case roleOutput, roleOutputBias, roleEmbedding:
 		return find(views, c.outputWeights()).Shape[1]
+	case roleDenseBias:
+		return find(views, strings.Replace(v.Name, ".bias", ".weight", 1)).Shape[1]
 	}
 	return c.Hidden
 }

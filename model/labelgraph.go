@@ -6,15 +6,16 @@ import "gorgonia.org/gorgonia"
 type labelGraph struct {
 	tape
 	*stack
-	labeller *Labeller
-	pool     *pooling // nil: PoolNone
+	labeller   *Labeller
+	pool       *pooling    // nil: PoolNone
+	deepOutput *perceptron // nil: there is none
 }
 
 // labelMemory is the working memory of a labeller's graphs besides their kernels' own. Graphs that
 // run in turn share it.
 type labelMemory struct {
 	stackMemory
-	pooled  []float32 // [B, W]; empty without pooling
+	pooled  []float32 // [B, W] or [K, B, W]; empty without pooling
 	dpooled []float32 // its gradient
 	logits  []float32 // [T*B or B, C]
 }
@@ -24,8 +25,8 @@ func (m *labelMemory) allocate(c LabellerConfig, alloc func(n int) []float32, T,
 	s := c.stack()
 	m.stackMemory.allocate(s, alloc, T, B)
 	if c.Pool != PoolNone {
-		m.pooled = alloc(B * s.width())
-		m.dpooled = alloc(B * s.width())
+		m.pooled = alloc(c.outputRows(T, B) * s.width())
+		m.dpooled = alloc(c.outputRows(T, B) * s.width())
 	}
 	m.logits = alloc(c.outputRows(T, B) * c.Labels)
 }
@@ -68,12 +69,20 @@ func (g *labelGraph) build(nodes *gorgonia.ExprGraph, memory *labelMemory) (cost
 	}
 	dx := g.inputGradient(0, W)
 	if c.Pool != PoolNone {
-		g.pool = newPooling(l.dev, c.Pool, g.lengths, W/c.Hidden, cut(memory.pooled, 1, g.B, W),
-			dx)
+		rows := c.Rows(g.T)
+		g.pool = newPooling(l.dev, c.Pool, g.lengths, W/c.Hidden,
+			cut(memory.pooled, rows, g.B, W), dx)
 		if x, err = g.pool.apply(x); err != nil {
 			return nil, nil, err
 		}
-		dx = cut(memory.dpooled, 1, g.B, W)
+		dx = cut(memory.dpooled, rows, g.B, W)
+	}
+	if c.DeepOutput > 0 {
+		g.deepOutput = g.newPerceptron(deepOutput, c.deepOutput(c.outputRows(g.T, g.B)), dx)
+		if x, err = g.deepOutput.apply(x, leaves); err != nil {
+			return nil, nil, err
+		}
+		dx = cut(g.deepOutput.kernel.Gradient(), dx.value.Shape()[0], g.B, c.Hidden)
 	}
 	g.output, cost, err = leaves.crossEntropy(x, dx, c.LabelSmoothing, &g.tape)
 	return cost, leaves.all, err
@@ -94,21 +103,22 @@ func (g *labelGraph) load(in Examples, training bool) {
 		g.loadDropout(in.Step, in.Lanes, 0)
 	}
 	if g.pool != nil {
-		g.pool.load()
+		g.pool.load(in.Places)
 	}
 }
 
 // forward runs only the forward pass, without dropout, and returns the output layer's input.
 func (g *labelGraph) forward() []float32 {
 	x := g.runLayers(g.input(false))
-	if g.pool == nil {
-		return x
+	if g.pool != nil {
+		g.pool.run(x)
+		x = g.pool.y.flat
 	}
-	g.pool.run(x)
-	return g.pool.y.flat
+	return g.deepOutput.run(x)
 }
 
 func (g *labelGraph) close() {
 	g.tape.close()
+	g.deepOutput.close()
 	g.stack.close()
 }

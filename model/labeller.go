@@ -27,10 +27,14 @@ type LabellerConfig struct {
 	LayerNorm     bool
 	Skip          bool
 
+	// These too; the deep output follows the pooling.
+	DeepInput, DeepTransition, DeepOutput int
+
 	LabelSmoothing float64
 
 	Labels int // C
 	Pool   Pool
+	Places int // K, with PoolPlaces: labels of an example
 
 	Init         Init
 	ForgetBias   float64
@@ -43,6 +47,7 @@ func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -58,6 +63,9 @@ func (c LabellerConfig) Validate() error {
 	}
 	if !c.Pool.known() {
 		return fmt.Errorf("--pool: %d is not a way to pool", int(c.Pool))
+	}
+	if (c.Pool == PoolPlaces) != (c.Places > 0) {
+		return fmt.Errorf("model: labels at %d places, and the pooling is %v", c.Places, c.Pool)
 	}
 	return nil
 }
@@ -76,29 +84,52 @@ func (c LabellerConfig) stack() stackConfig {
 	return stackConfig{Config: c.network(), bidirectional: c.Bidirectional}
 }
 
-// outputRows is the number of rows of the output layer's input.
-func (c LabellerConfig) outputRows(T, B int) int {
-	if c.Pool == PoolNone {
-		return T * B
+// Rows is the number of labels of an example of T steps.
+func (c LabellerConfig) Rows(T int) int {
+	switch c.Pool {
+	case PoolNone:
+		return T
+	case PoolPlaces:
+		return c.Places
 	}
-	return B
+	return 1
+}
+
+// outputRows is the number of rows of the output layer's input.
+func (c LabellerConfig) outputRows(T, B int) int { return c.Rows(T) * B }
+
+// outputWidth is their width.
+func (c LabellerConfig) outputWidth() int {
+	if c.DeepOutput > 0 {
+		return c.Hidden
+	}
+	return c.stack().width()
+}
+
+// deepOutput is the shape of the deep output for so many rows.
+func (c LabellerConfig) deepOutput(rows int) compute.PerceptronShape {
+	return compute.PerceptronShape{N: rows, D: c.stack().width(), H: c.Hidden,
+		Layers: c.DeepOutput}
 }
 
 // Layout returns each tensor's place in the flat parameters, as Layout does for a Model. c must be
 // valid.
 //
-//	output.weight      [C, W]
+//	output.weight      [C, W]     with DeepOutput [C, H]
 //	output.bias        [C]
+//	deep_output.{i}.weight [H, H] for i from the last to 0, the first layer's [H, W]; then .bias
 //	norm.{k}.weight    [W]        for k = L-1 … 0, before the layer's others; with LayerNorm
 //	norm.{k}.bias      [W]
 //	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is W, and E (one-hot: V) for k = 0; then the
 //	                              layer's other tensors, and those of its second direction, as
 //	                              rnn.weight_ih_l{k}_reverse
+//	deep_input.{i}.weight  [H, H] for i from the last to 0, the first layer's [H, E]; then .bias
 //	embedding.weight   [V, E]     absent when one-hot
 func (c LabellerConfig) Layout() []View {
 	var l layouter
-	l.add(roleOutput, outputWeight, c.Labels, c.stack().width())
+	l.add(roleOutput, outputWeight, c.Labels, c.outputWidth())
 	l.add(roleOutputBias, outputBias, c.Labels)
+	l.perceptron(deepOutput, c.DeepOutput, c.stack().width(), c.Hidden)
 	c.stack().layout(&l)
 	return l.views
 }
@@ -107,7 +138,11 @@ func (c LabellerConfig) Layout() []View {
 // turn, as Finishes does for a Model.
 func (c LabellerConfig) Finishes() []int {
 	views := c.Layout()
-	return append([]int{find(views, outputBias).end()}, c.stack().finishes(views)...)
+	ends := []int{find(views, outputBias).end()}
+	if c.DeepOutput > 0 {
+		ends = append(ends, find(views, denseEnd(deepOutput)).end())
+	}
+	return append(ends, c.stack().finishes(views)...)
 }
 
 // Labeller is a network that reads examples, sequences of tokens, and labels each example, or each
@@ -139,6 +174,14 @@ func NewLabeller(cfg LabellerConfig, dev compute.Device) (*Labeller, error) {
 
 // Config returns the labeller's configuration.
 func (l *Labeller) Config() LabellerConfig { return l.config }
+
+// EachToken returns a labeller with the same parameters and a label for each token. Close only one
+// of the two.
+func (l *Labeller) EachToken() *Labeller {
+	each := *l
+	each.config.Pool, each.config.Places = PoolNone, 0
+	return &each
+}
 
 // Finishes returns those of the configuration.
 func (l *Labeller) Finishes() []int { return l.config.Finishes() }

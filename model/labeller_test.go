@@ -22,6 +22,7 @@ type labelTrace struct {
 	DropoutInput  float64 `json:"dropout_input"`
 	Locked        bool
 	Norm, Skip    bool
+	Deep          bool
 	Smoothing     float64
 	Seed          uint64
 	Step          int64
@@ -39,7 +40,7 @@ type labelTrace struct {
 // TestPyTorchTraceOfLabellers compares labellers with PyTorch over packed sequences: the last
 // layer's outputs, the logits, the loss and every gradient agree, in graphs of several lengths.
 func TestPyTorchTraceOfLabellers(t *testing.T) {
-	forTraces(t, "testdata/labeller-*.json", 15, func(t *testing.T, file string) {
+	forTraces(t, "testdata/labeller-*.json", 17, func(t *testing.T, file string) {
 		var want labelTrace
 		readTrace(t, file, &want)
 		for _, most := range []int{want.T, 7, 30} {
@@ -57,11 +58,12 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	input, transition, output := deep(want.Deep)
 	l := newLabeller(t, LabellerConfig{Cell: cell, Vocab: want.V, Embed: want.E, Hidden: want.H,
 		Layers: want.Layers, Bidirectional: want.Bidirectional, Dropout: want.Dropout,
 		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
 		Skip: want.Skip, LabelSmoothing: want.Smoothing, Labels: want.C, Pool: pool,
-		Seed: want.Seed})
+		DeepInput: input, DeepTransition: transition, DeepOutput: output, Seed: want.Seed})
 	setTensors(t, l, want.Weights)
 	p := newPass(t, l, most, want.B)
 	in := Examples{Steps: want.T, Inputs: slices.Concat(want.IDs...), Lengths: want.Lengths,
@@ -90,6 +92,14 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	if e := relative(y, want.Output); e > traceTolerance {
 		t.Errorf("the last layer's output: relative error %.2g", e)
 	}
+}
+
+// deep is the parts that testdata/deep.py has; without, there are none.
+func deep(with bool) (input, transition, output int) {
+	if !with {
+		return 0, 0, 0
+	}
+	return 2, 2, 1
 }
 
 // checkPrediction compares a prediction with the trace.
@@ -140,6 +150,9 @@ func labellers() map[string]LabellerConfig {
 		for pool, name := range PoolNames() {
 			c := LabellerConfig{Cell: cell, Vocab: 9, Hidden: 5, Layers: 2, Labels: 4,
 				Pool: Pool(pool), Seed: 7}
+			if c.Pool == PoolPlaces {
+				c.Places = 3
+			}
 			all[cell.String()+"/"+name+"/one-hot"] = c
 			c.Embed, c.Dropout, c.DropoutInput, c.Bidirectional = 11, 0.3, 0.2, true
 			all[cell.String()+"/"+name+"/bidirectional"] = c
@@ -147,11 +160,14 @@ func labellers() map[string]LabellerConfig {
 			case PoolNone:
 				c.DropoutLocked = true
 				all[cell.String()+"/locked"] = c
+				c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1
+				all[cell.String()+"/deep"] = c
 			case PoolLast:
 				c.Skip = true
 				all[cell.String()+"/skip"] = c
 			default:
 				c.LayerNorm, c.Skip, c.Dropout = true, true, 0
+				c.DeepOutput = 2
 				all[cell.String()+"/"+name+"/norm"] = c
 			}
 		}
@@ -171,8 +187,15 @@ func randomExamples(rng *rand.Rand, c LabellerConfig, T, B int) Examples {
 	for i := range in.Inputs {
 		in.Inputs[i] = int32(rng.IntN(c.Vocab))
 	}
-	for range c.outputRows(T, B) {
+	for i := range c.outputRows(T, B) {
 		in.Targets = append(in.Targets, int32(rng.IntN(c.Labels+1))-1)
+		if c.Pool == PoolPlaces { // one of two steps, or none
+			if t := int32(i/B + c.Places*rng.IntN(2)); t < in.Lengths[i%B] {
+				in.Places = append(in.Places, t)
+			} else {
+				in.Places = append(in.Places, -1)
+			}
+		}
 	}
 	return in
 }

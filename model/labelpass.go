@@ -11,9 +11,12 @@ type Examples struct {
 	Steps   int     // T, at most the pass's
 	Inputs  []int32 // [T, B]: token ids
 	Lengths []int32 // [B], at most T; 0: this lane has no example
-	// Targets are labels: [B], or [T, B] with PoolNone. -1 does not count, nor does any target
-	// outside of an example. Predict takes nil: none.
+	// Targets are labels: [B], [T, B] with PoolNone, or [K, B] with PoolPlaces. -1 does not count,
+	// nor does any target outside of an example. Predict takes nil: none.
 	Targets []int32
+	// Places are the steps that have the labels, [K, B], each at most once in a lane; -1: none.
+	// Only PoolPlaces has them.
+	Places []int32
 	// Step, Lanes (each lane's number in the global batch, [B]) and the labeller's seed determine
 	// the dropout masks. They may be omitted without dropout.
 	Step  int64
@@ -27,7 +30,7 @@ func (in Examples) inside(i, B int) bool { return i/B < int(in.Lengths[i%B]) }
 
 // counts reports whether target i is one of an example.
 func (in Examples) counts(i, B int, pool Pool) bool {
-	if pool != PoolNone { // row 0 of [T, B] has the lanes
+	if pool != PoolNone { // not by steps
 		return in.Targets != nil && in.inside(i%B, B)
 	}
 	return in.Targets != nil && in.inside(i, B)
@@ -91,8 +94,8 @@ func (p *LabelPass) Backward(in Examples, hooks Hooks) (lossSum float64, err err
 }
 
 // Predict runs the forward pass without dropout. It returns the summed cross-entropy of the targets
-// in nats and, unless logits is nil, copies the logits to it: host memory, [B, Labels], or [Steps,
-// B, Labels] with PoolNone, whose rows outside of examples mean nothing.
+// in nats and, unless logits is nil, copies the logits to it: host memory, a row of Labels for
+// each target. Rows outside of examples mean nothing.
 func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err error) {
 	l, c := p.labeller, p.labeller.config
 	rows := c.outputRows(in.Steps, p.B)
@@ -106,7 +109,7 @@ func (p *LabelPass) Predict(in Examples, logits []float32) (lossSum float64, err
 	}
 	defer compute.Catch(&err)
 	x, w, b := g.forward(), l.view(outputWeight, l.params), l.view(outputBias, l.params)
-	if W := c.stack().width(); logits != nil {
+	if W := c.outputWidth(); logits != nil {
 		y := p.memory.logits[:len(logits):len(logits)]
 		l.dev.Gemm(false, true, rows, c.Labels, W, 1, x[:rows*W], w, 0, y)
 		l.dev.AddBias(y, b)
@@ -129,6 +132,15 @@ func (p *LabelPass) check(in Examples, training bool) error {
 	for i, id := range in.Targets {
 		if in.counts(i, p.B, c.Pool) && (id < -1 || int(id) >= c.Labels) {
 			return fmt.Errorf("model: target %d is label %d; there are %d", i, id, c.Labels)
+		}
+	}
+	if len(in.Places) != c.Places*p.B {
+		return fmt.Errorf("model: a pass of %d places was given %d", c.Places*p.B, len(in.Places))
+	}
+	for i, t := range in.Places {
+		if t < -1 || t >= in.Lengths[i%p.B] {
+			return fmt.Errorf("model: place %d is step %d of an example of %d", i, t,
+				in.Lengths[i%p.B])
 		}
 	}
 	return checkLanes(c.network(), in.Lanes, p.B, training)

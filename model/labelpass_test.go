@@ -65,7 +65,7 @@ func padded(in Examples, steps int, pool Pool) Examples {
 func rearranged(in Examples, pool Pool, lanes ...int) Examples {
 	B := len(in.Lengths)
 	out := in
-	out.Inputs, out.Targets, out.Lengths, out.Lanes = nil, nil, nil, nil
+	out.Inputs, out.Targets, out.Lengths, out.Lanes, out.Places = nil, nil, nil, nil, nil
 	for _, b := range lanes {
 		length, lane := int32(0), 99
 		if b >= 0 {
@@ -75,10 +75,16 @@ func rearranged(in Examples, pool Pool, lanes ...int) Examples {
 	}
 	for row := range in.Steps {
 		for _, b := range lanes {
-			b = max(b, 0)
-			out.Inputs = append(out.Inputs, in.Inputs[row*B+b])
-			if row == 0 || pool == PoolNone {
-				out.Targets = append(out.Targets, in.Targets[row*B+b])
+			out.Inputs = append(out.Inputs, in.Inputs[row*B+max(b, 0)])
+		}
+	}
+	for row := range len(in.Targets) / B {
+		for _, b := range lanes {
+			out.Targets = append(out.Targets, in.Targets[row*B+max(b, 0)])
+			if pool == PoolPlaces && b < 0 {
+				out.Places = append(out.Places, -1)
+			} else if pool == PoolPlaces {
+				out.Places = append(out.Places, in.Places[row*B+b])
 			}
 		}
 	}
@@ -253,7 +259,9 @@ func TestLabellerConfig(t *testing.T) {
 	for want, change := range map[string]func(*LabellerConfig){
 		"--hidden 0":          func(c *LabellerConfig) { c.Hidden = 0 },
 		"data have 0 labels":  func(c *LabellerConfig) { c.Labels = 0 },
-		"--pool: 4 is not":    func(c *LabellerConfig) { c.Pool = 4 },
+		"--pool: 5 is not":    func(c *LabellerConfig) { c.Pool = 5 },
+		"labels at 2 places":  func(c *LabellerConfig) { c.Places = 2 },
+		"--deep-input 65":     func(c *LabellerConfig) { c.DeepInput = 65 },
 		"--dropout-input 0.2": func(c *LabellerConfig) { c.Embed = 0 },
 	} {
 		c := labellers()["gru/max/bidirectional"]
@@ -264,7 +272,7 @@ func TestLabellerConfig(t *testing.T) {
 		}
 	}
 	if _, err := ParsePool("least"); err == nil || err.Error() !=
-		`--pool "least": give none, last, mean, max` {
+		`--pool "least": give none, last, mean, max, places` {
 		t.Error(err)
 	}
 }

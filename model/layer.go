@@ -79,7 +79,7 @@ func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 func newLayer(dev compute.Device, name string, s compute.RecurrentShape, gradient []float32,
 	y *buffer) *Layer {
 	return &Layer{name: name, dev: dev, shape: s, views: LayerLayout(s),
-		kernel: dev.NewRecurrent(s, false), y: y, gradient: gradient,
+		kernel: compute.NewRecurrent(dev, s, false), y: y, gradient: gradient,
 		dw: dense(gradient, len(gradient))}
 }
 

@@ -40,6 +40,7 @@ const (
 	roleEmbedding                 // [V, E]
 	roleNormWeight                // [W]
 	roleNormBias                  // [W]
+	roleDenseBias                 // of a deep input, transition or output
 )
 
 // Names of the tensors outside recurrent layers.
@@ -76,6 +77,22 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 	if n := s.Cell.Peepholes(); n > 0 {
 		l.add(rolePeephole, name("weight_peephole"), n*s.H)
 	}
+	for i := range s.Transition {
+		l.add(roleProjection, name(fmt.Sprintf("transition.%d.weight", i)), s.H, s.H)
+		l.add(roleDenseBias, name(fmt.Sprintf("transition.%d.bias", i)), s.H)
+	}
+}
+
+// perceptron adds the tensors of a perceptron of so many layers, the last one's first.
+func (l *layouter) perceptron(name string, layers, inputs, width int) {
+	for i := layers - 1; i >= 0; i-- {
+		D := width
+		if i == 0 {
+			D = inputs
+		}
+		l.add(roleProjection, fmt.Sprintf("%s.%d.weight", name, i), width, D)
+		l.add(roleDenseBias, fmt.Sprintf("%s.%d.bias", name, i), width)
+	}
 }
 
 // Layout returns each tensor's place in the flat parameters: the output layer first, then the
@@ -86,6 +103,8 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 //	output.weight      [V, H]     absent when tied
 //	output.bias        [V]
 //	projection.weight  [E, H]     when tied and E != H
+//	deep_output.{i}.weight [H, H] for i from the last to 0; with DeepOutput
+//	deep_output.{i}.bias   [H]
 //	norm.{k}.weight    [H]        for k = L-1 … 0, before the layer's others; with LayerNorm
 //	norm.{k}.bias      [H]
 //	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V
@@ -93,6 +112,10 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 //	rnn.bias_ih_l{k}   [K*H]
 //	rnn.bias_hh_l{k}   [K*H]
 //	rnn.weight_peephole_l{k} [P*H], of cells that have peepholes; PyTorch has no name for it
+//	rnn.transition.{i}.weight_l{k} [H, H] for i from 0 on; with DeepTransition
+//	rnn.transition.{i}.bias_l{k}   [H]
+//	deep_input.{i}.weight  [H, H] for i from the last to 0, the first layer's [H, E or F]
+//	deep_input.{i}.bias    [H]
 //	embedding.weight   [V, E]     absent when one-hot; the output layer's too when tied
 func Layout(c Config) []View {
 	var l layouter
@@ -103,13 +126,14 @@ func Layout(c Config) []View {
 	if c.projects() {
 		l.add(roleProjection, projectionWeight, c.Embed, c.Hidden)
 	}
+	l.perceptron(deepOutput, c.DeepOutput, c.Hidden, c.Hidden)
 	stackConfig{Config: c}.layout(&l)
 	return l.views
 }
 
 // LayerLayout returns the places of one recurrent layer's tensors (weight_ih, weight_hh, bias_ih,
-// bias_hh, and weight_peephole if the cell has it) in the weight vector of a Layer. T and B of s do
-// not matter.
+// bias_hh, weight_peephole if the cell has it, and those of a deep transition) in the weight vector
+// of a Layer. T and B of s do not matter.
 func LayerLayout(s compute.RecurrentShape) []View {
 	var l layouter
 	l.layer(s, func(what string) string { return what })
@@ -132,14 +156,21 @@ func Finishes(c Config) []int {
 	if c.projects() {
 		add(projectionWeight)
 	}
+	if c.DeepOutput > 0 {
+		add(denseEnd(deepOutput))
+	}
 	return append(ends, stackConfig{Config: c}.finishes(views)...)
 }
 
 // recurrentEnds are the Finishes of recurrent layers, whose gradients are computed in this order.
 func recurrentEnds(views []View, order []direction) (ends []int) {
 	for i, d := range order {
-		ends = append(ends, find(views, d.name("weight_ih")).end())
 		_, end := d.span(views)
+		if index(views, d.name("transition.0.weight")) >= 0 {
+			ends = append(ends, end) // its gradients are sums over the steps
+			continue
+		}
+		ends = append(ends, find(views, d.name("weight_ih")).end())
 		if w := find(views, d.name("weight_hh")); i == len(order)-1 {
 			H := w.Shape[1]
 			for rows := H; rows < w.Shape[0]; rows += H {
@@ -199,11 +230,16 @@ func Count(views []View) int {
 
 // find returns the view with this name. It must exist.
 func find(views []View, name string) View {
-	i := slices.IndexFunc(views, func(v View) bool { return v.Name == name })
+	i := index(views, name)
 	if i < 0 {
 		panic(fmt.Sprintf("model: no tensor %q among %d", name, len(views)))
 	}
 	return views[i]
+}
+
+// index is where the view with this name is; -1: there is none.
+func index(views []View, name string) int {
+	return slices.IndexFunc(views, func(v View) bool { return v.Name == name })
 }
 
 // layerSpan returns recurrent layer k's part of the flat parameters: [begin, end).
@@ -215,8 +251,13 @@ func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
 		IH: views[0].of(flat), HH: views[1].of(flat),
 		BiasIH: views[2].of(flat), BiasHH: views[3].of(flat),
 	}
-	if len(views) > 4 {
-		w.Peephole = views[4].of(flat)
+	rest := views[4:]
+	if len(rest)%2 == 1 {
+		w.Peephole, rest = rest[0].of(flat), rest[1:]
+	}
+	for i := 0; i < len(rest); i += 2 {
+		w.Transition = append(w.Transition, compute.Linear{W: rest[i].of(flat),
+			B: rest[i+1].of(flat)})
 	}
 	return w
 }

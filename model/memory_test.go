@@ -56,6 +56,8 @@ func TestSize(t *testing.T) {
 		{Cell: compute.LSTM, Vocab: 50, Hidden: 40, Layers: 2},
 		{Cell: compute.GRU, Vocab: 50, Hidden: 40, Layers: 1, Embed: 24, Recompute: 5},
 		{Cell: compute.RNNTanh, Vocab: 50, Hidden: 40, Layers: 2, Embed: 24, TieWeights: true},
+		{Cell: compute.LSTM, Vocab: 50, Hidden: 40, Layers: 2, Embed: 24, DeepInput: 2,
+			DeepTransition: 1, DeepOutput: 2, Recompute: 5},
 	} {
 		parameters := on.TensorSize(Span(Layout(cfg)))
 		want := parameters.And(parameters).And(cfg.SegmentSize(on, T, B)).Total()

@@ -49,6 +49,8 @@ type weights struct {
 	embedding  []float32                  // [V, E], or the series' [rows, F]; nil when one-hot
 	layers     []compute.RecurrentWeights // from the first to the last
 	norms      []compute.LayerNorm        // likewise, with weights and biases alone; or nil
+	deepInput  []compute.Linear           // from the first to the last, or nil
+	deepOutput []compute.Linear           // likewise
 	projection []float32                  // [E, H], or nil
 	output     []float32                  // [V, outputWidth]
 	bias       []float32                  // [V]
@@ -67,6 +69,8 @@ func (m *Model) weights() weights {
 	if c.projects() {
 		w.projection = m.view(projectionWeight, m.params)
 	}
+	w.deepInput = linears(m.views, deepInput, c.DeepInput, m.valueOf)
+	w.deepOutput = linears(m.views, deepOutput, c.DeepOutput, m.valueOf)
 	for k := range c.Layers {
 		begin, end := layerSpan(m.views, k)
 		w.layers = append(w.layers,

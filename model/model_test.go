@@ -100,6 +100,19 @@ func relative[F float32 | float64](got []float32, want []F) float64 {
 
 // shapes are models that together have every part, small enough for slow oracles.
 func shapes() map[string]Config {
+	all := plainShapes()
+	for _, cell := range compute.Cells() {
+		c := Config{Cell: cell, Vocab: 6, Hidden: 5, Layers: 2, Seed: 7, Dropout: 0.4,
+			DeepTransition: 2, DeepOutput: 1}
+		all[cell.String()+"/2/deep"] = c
+		c.Embed, c.DeepInput, c.DropoutInput, c.Skip, c.TieWeights = 4, 2, 0.3, true, true
+		all[cell.String()+"/2/deep-tied"] = c
+	}
+	return all
+}
+
+// plainShapes are those without deep inputs, transitions and outputs.
+func plainShapes() map[string]Config {
 	all := map[string]Config{}
 	for _, cell := range compute.Cells() {
 		for layers := 1; layers <= 3; layers++ {

@@ -95,6 +95,9 @@ func (p *parameters) view(name string, flat []float32) []float32 {
 	return find(p.views, name).of(flat)
 }
 
+// valueOf is a tensor's part of the parameters.
+func (p *parameters) valueOf(v View) []float32 { return v.of(p.params) }
+
 // checkHooks returns an error for hooks that do not fit the network or its device.
 func (p *parameters) checkHooks(h Hooks) error {
 	_, stager := p.dev.(compute.Stager)

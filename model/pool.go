@@ -19,11 +19,14 @@ const (
 	PoolMean
 	// PoolMax takes the largest value of each column.
 	PoolMax
+	// PoolPlaces takes K steps that the input names, with a label for each.
+	PoolPlaces
 )
 
 // PoolNames returns the names of all ways to pool, in the order of their numbers.
 func PoolNames() []string {
-	return []string{PoolNone: "none", PoolLast: "last", PoolMean: "mean", PoolMax: "max"}
+	return []string{PoolNone: "none", PoolLast: "last", PoolMean: "mean", PoolMax: "max",
+		PoolPlaces: "places"}
 }
 
 // ParsePool returns the way to pool whose String is name.
@@ -37,21 +40,21 @@ func (p Pool) String() string { return nameOf("pool", int(p), PoolNames()) }
 
 func (p Pool) known() bool { return p >= 0 && int(p) < len(PoolNames()) }
 
-// pooling is the operator y = pool(x) for x: [T, B, W], y: [1, B, W].
+// pooling is the operator y = pool(x) for x: [T, B, W], y: [1, B, W] or [K, B, W].
 type pooling struct {
 	dev     compute.Device
 	kind    Pool
 	T, B    int
-	halves  []half // of PoolLast
+	halves  []half // of PoolLast; with PoolPlaces one of all columns
 	lengths []int32
 	y, dx   *buffer
 }
 
-// half is the columns of one direction, and where PoolLast takes them from.
+// half is the columns of one direction, and where y takes them from.
 type half struct {
 	at, width int
-	last      []int32 // [B]: the row of x with lane b's last state; -1: there is none
-	lane      []int32 // [T, B]: the row of y that a row of x is the last state of; -1: none
+	from      []int32 // for each row of y the row of x; -1: there is none
+	to        []int32 // for each row of x the row of y that takes it; -1: none
 }
 
 // newPooling makes the operator. lengths are the examples' lengths, [B], set before a run.
@@ -59,30 +62,37 @@ func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
 	y, dx *buffer) *pooling {
 	s := dx.value.Shape() // [T, B, W]
 	p := &pooling{dev: dev, kind: kind, T: s[0], B: s[1], lengths: lengths, y: y, dx: dx}
-	if kind == PoolLast {
+	if kind == PoolPlaces {
+		directions = 1
+	}
+	if kind == PoolLast || kind == PoolPlaces {
 		width := s[2] / directions
 		for i := range directions {
 			p.halves = append(p.halves, half{at: i * width, width: width,
-				last: make([]int32, p.B), lane: make([]int32, p.T*p.B)})
+				from: make([]int32, y.value.Shape()[0]*p.B), to: make([]int32, p.T*p.B)})
 		}
 	}
 	return p
 }
 
-// load finds the last states of examples with the set lengths.
-func (p *pooling) load() {
+// load finds the states of examples with the set lengths: those at these places, or the last ones.
+func (p *pooling) load(places []int32) {
 	for i, h := range p.halves {
-		for row := range h.lane {
-			h.lane[row] = -1
+		for row := range h.to {
+			h.to[row] = -1
 		}
-		for b, length := range p.lengths {
-			row := (int(length)-1)*p.B + b
-			if i == 1 && length > 0 { // the second direction ends at the example's first step
-				row = b
+		for row := range h.from {
+			b := row % p.B
+			step := p.lengths[b] - 1
+			if p.kind == PoolPlaces {
+				step = places[row]
+			} else if i == 1 { // the second direction ends at the example's first step
+				step = min(step, 0)
 			}
-			h.last[b] = int32(max(row, -1))
-			if length > 0 {
-				h.lane[row] = int32(b)
+			h.from[row] = -1
+			if step >= 0 {
+				h.from[row] = step*int32(p.B) + int32(b)
+				h.to[h.from[row]] = int32(row)
 			}
 		}
 	}
@@ -96,7 +106,7 @@ func (p *pooling) run(x []float32) {
 	case PoolMax:
 		p.dev.Pool(compute.MaxPool, p.y.flat, x, p.T, p.lengths)
 	default:
-		p.copyHalves(p.y.flat, x, p.B, func(h half) []int32 { return h.last })
+		p.copyHalves(p.y.flat, x, func(h half) []int32 { return h.from })
 	}
 }
 
@@ -108,16 +118,16 @@ func (p *pooling) backward(x, dy []float32) {
 	case PoolMax:
 		p.dev.PoolBackward(compute.MaxPool, p.dx.flat, dy, x, p.y.flat, p.T, p.lengths)
 	default:
-		p.copyHalves(p.dx.flat, dy, p.T*p.B, func(h half) []int32 { return h.lane })
+		p.copyHalves(p.dx.flat, dy, func(h half) []int32 { return h.to })
 	}
 }
 
-// copyHalves sets n rows of dst to those of src that ids names for each half.
-func (p *pooling) copyHalves(dst, src []float32, n int, ids func(half) []int32) {
+// copyHalves sets the rows of dst to those of src that ids names for each half.
+func (p *pooling) copyHalves(dst, src []float32, ids func(half) []int32) {
 	W := p.dx.value.Shape()[2]
 	for _, h := range p.halves {
 		p.dev.CopyRows(compute.Columns{X: dst, Stride: W, At: h.at},
-			compute.Columns{X: src, Stride: W, At: h.at}, n, h.width, ids(h), false)
+			compute.Columns{X: src, Stride: W, At: h.at}, len(ids(h)), h.width, ids(h), false)
 	}
 }
 

@@ -13,6 +13,7 @@ type seriesTrace struct {
 	Cell               string
 	Layers, T, B, F, H int
 	Columns            []int
+	Deep               bool
 	Series             []float32
 	Rows               [2][]int32
 	Weights            map[string]traceTensor
@@ -29,8 +30,10 @@ func (w *seriesTrace) model(t *testing.T, dev compute.Device, recompute int) *Mo
 	if err != nil {
 		t.Fatal(err)
 	}
+	input, transition, output := deep(w.Deep)
 	m := newModelOn(t, Config{Cell: cell, Inputs: w.F, Vocab: len(w.Columns), Hidden: w.H,
-		Layers: w.Layers, Recompute: recompute}, dev)
+		Layers: w.Layers, Recompute: recompute, DeepInput: input, DeepTransition: transition,
+		DeepOutput: output}, dev)
 	setTensors(t, m, w.Weights)
 	var targets []float32
 	for row := range slices.Chunk(w.Series, w.F) {
@@ -57,7 +60,7 @@ func (w *seriesTrace) input(segment int) SegmentInput {
 // PyTorch: on the CPU, in memory that the host cannot touch, on a device that records, and in
 // chunks.
 func TestSeriesTrace(t *testing.T) {
-	forTraces(t, "testdata/series-*.json", 3, func(t *testing.T, file string) {
+	forTraces(t, "testdata/series-*.json", 4, func(t *testing.T, file string) {
 		var want seriesTrace
 		readTrace(t, file, &want)
 		for _, recompute := range []int{0, 3} {

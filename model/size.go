@@ -59,8 +59,9 @@ func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.S
 	}
 	for k := range c.Layers {
 		ids := k == 0 && c.rowWidth() == 0
-		size = size.And(on.RecurrentSize(c.layerShape(k, T, B), inference, ids))
+		size = size.And(compute.RecurrentSize(on, c.layerShape(k, T, B), inference, ids))
 	}
+	size = size.And(c.deepSize(on, T*B, inference))
 	if c.projects() {
 		size = size.And(on.GemmSize(T*B, c.Embed, c.Hidden)).
 			And(on.GemmSize(c.Embed, c.Hidden, T*B)).And(on.GemmSize(T*B, c.Hidden, c.Embed))
@@ -76,9 +77,12 @@ func (c LabellerConfig) PassSize(on compute.Sizer, maxSteps, B int) (size comput
 		return nil
 	}, maxSteps, B)
 	for _, T := range passSizes(maxSteps) {
-		rows, W := c.outputRows(T, B), c.stack().width()
+		rows, W := c.outputRows(T, B), c.outputWidth()
 		size = size.And(on.OutputSize(compute.OutputShape{N: rows, H: W, V: c.Labels})).
 			And(on.GemmSize(rows, c.Labels, W)).And(c.stack().kernelSize(on, T, B))
+		if c.DeepOutput > 0 {
+			size = size.And(compute.PerceptronSize(on, c.deepOutput(rows)))
+		}
 	}
 	return size
 }
@@ -91,6 +95,10 @@ func (c TranslatorConfig) PassSize(on compute.Sizer, maxSource, maxTarget, B int
 	for i, T := range sizes[1] {
 		size = size.And(c.kernelSize(on, sizes[0][i], T, B)).
 			And(on.OutputSize(compute.OutputShape{N: T * B, H: c.Hidden, V: c.TargetVocab}))
+		if c.Ends != EndToken {
+			s, _, _ := c.endShape(T, B)
+			size = size.And(compute.BesideSize(on, s))
+		}
 	}
 	return size
 }
@@ -100,6 +108,10 @@ func (c TranslatorConfig) DecoderSize(on compute.Sizer, maxSource, B int) comput
 	size := on.TensorSize(2 * B * c.network().StateSize())
 	if c.Attention != AttentionNone {
 		size = size.And(on.TensorSize(maxSource * B * (c.Hidden + c.encoder().width())))
+	}
+	if c.Ends != EndToken {
+		s, _, _ := c.endShape(1, B)
+		size = size.And(on.TensorSize(s.N * s.V)).And(on.GemmSize(s.N, s.V, s.H))
 	}
 	return size.And(c.memorySize(on, maxSource, 1, B)).And(c.kernelSize(on, maxSource, 1, B)).
 		And(on.TensorSize(B * c.TargetVocab)).And(on.GemmSize(B, c.TargetVocab, c.Hidden))

@@ -58,10 +58,13 @@ func (c stackConfig) directions() (all []direction) {
 	return all
 }
 
-// layersSpan is the layers' part of the flat parameters: [begin, end).
+// layersSpan is the layers' part of the flat parameters, with what is between them: [begin, end).
 func (c stackConfig) layersSpan(views []View) (begin, end int) {
 	all := c.directions()
 	begin, _ = all[0].span(views)
+	if c.LayerNorm {
+		begin = find(views, c.normName(c.Layers-1, "weight")).Offset
+	}
 	_, end = all[len(all)-1].span(views)
 	return begin, end
 }
@@ -75,6 +78,7 @@ func (c stackConfig) layout(l *layouter) {
 		}
 		l.layer(c.layerShape(d.layer, 1, 1), d.name)
 	}
+	l.perceptron(c.prefix+deepInput, c.DeepInput, c.rowWidth(), c.Hidden)
 	if c.Embed > 0 {
 		l.add(roleEmbedding, c.prefix+embeddingWeight, c.Vocab, c.Embed)
 	}
@@ -88,6 +92,9 @@ func (c stackConfig) normName(k int, what string) string {
 // finishes are the ends of the gradient prefixes that a backward pass finishes in turn.
 func (c stackConfig) finishes(views []View) []int {
 	ends := recurrentEnds(views, c.directions())
+	if c.DeepInput > 0 {
+		ends = append(ends, find(views, denseEnd(c.prefix+deepInput)).end())
+	}
 	if c.Embed > 0 {
 		ends = append(ends, find(views, c.prefix+embeddingWeight).end())
 	}
@@ -98,7 +105,10 @@ func (c stackConfig) finishes(views []View) []int {
 func (c stackConfig) kernelSize(on compute.Sizer, T, B int) (size compute.Size) {
 	for _, d := range c.directions() {
 		ids := d.layer == 0 && c.Embed == 0
-		size = size.And(on.RecurrentSize(c.layerShape(d.layer, T, B), false, ids))
+		size = size.And(compute.RecurrentSize(on, c.layerShape(d.layer, T, B), false, ids))
+	}
+	if c.DeepInput > 0 {
+		size = size.And(compute.PerceptronSize(on, c.deepInput(T*B)))
 	}
 	return size
 }
@@ -122,7 +132,7 @@ func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B 
 	if c.bidirectional {
 		m.one = alloc(T * B * c.Hidden)
 		widest := wide.Embed
-		if c.Layers > 1 {
+		if c.Layers > 1 || c.DeepInput > 0 {
 			widest = max(widest, c.width())
 		}
 		m.reversed = alloc(T * B * widest)
@@ -157,8 +167,9 @@ type stack struct {
 	ids     []int32 // [T, B]
 	lengths []int32 // [B]
 
-	embedding *embedding // nil: one-hot
-	dropped   *dropout   // of the embedding, or nil
+	embedding *embedding  // nil: one-hot
+	dropped   *dropout    // of the embedding, or nil
+	deep      *perceptron // the deep input, or nil
 	layers    []stackable
 	dropouts  []*dropout // of each layer, or nil
 	skips     []*skip    // likewise
@@ -170,6 +181,10 @@ type stack struct {
 // device it panics, and the stack keeps what was made.
 func (s *stack) make() {
 	s.makeEmbedding()
+	if c := s.stackConfig; c.DeepInput > 0 {
+		s.deep = s.newPerceptron(c.prefix+deepInput, c.deepInput(s.T*s.B),
+			s.inputGradient(c.Layers, c.rowWidth()))
+	}
 	s.makeLayers()
 }
 
@@ -314,11 +329,15 @@ func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Nod
 }
 
 // apply adds the layers and their dropout to the graph of x, and returns the last one's output.
-func (s *stack) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
+func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
+	if s.deep != nil {
+		if x, err = s.deep.apply(x, weights); err != nil {
+			return nil, err
+		}
+	}
 	for k, layer := range s.layers {
 		begin, end := s.span(k)
 		w := weights.part(s.layerName(k)+".weights", begin, end)
-		var err error
 		if x, err = layer.Apply(x, w); err != nil {
 			return nil, err
 		}
@@ -379,7 +398,7 @@ func (s *stack) input(training bool) compute.RecurrentInput {
 	if s.dropped != nil && training {
 		s.dropped.drop(s.dropped.y)
 	}
-	return compute.RecurrentInput{X: s.embedding.y.flat}
+	return compute.RecurrentInput{X: s.deep.run(s.embedding.y.flat)}
 }
 
 // runLayer runs layer k and what follows it, dropout only in training, and returns the next layer's
@@ -408,6 +427,7 @@ func (s *stack) runLayers(x compute.RecurrentInput) []float32 {
 }
 
 func (s *stack) close() {
+	s.deep.close()
 	for _, layer := range s.layers {
 		layer.Close()
 	}

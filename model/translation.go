@@ -21,6 +21,7 @@ type translation struct {
 	entry            *entry
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
+	ends             *ends      // nil: EndToken
 }
 
 // translationMemory is the working memory of translations besides their kernels' own. Translations
@@ -54,7 +55,7 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 	case c.Attention == AttentionBahdanau:
 		m.steps.allocate(d, alloc, 1, B)
 		m.additive = alloc(c.additiveSize(source, target, B))
-		d.Layers, d.attended = 1, 0 // only the last layer's output
+		d.Layers, d.attended, d.LayerNorm = 1, 0, false // only the last layer's output
 	}
 	m.decoder.allocate(d, alloc, target, B)
 	m.dstates = alloc(B * c.network().StateSize())
@@ -103,6 +104,12 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	if n.encoder == nil {
 		n.vectors = newVectors(n.translator, n.decoder.B, memory.vectors, dfirst, &n.tape)
+	}
+	if way := n.translator.config.Ends; way != EndToken {
+		n.ends = &ends{translation: n}
+		if way == EndLength {
+			n.ends.remaining = make([]int32, n.decoder.T*n.decoder.B)
+		}
 	}
 	n.entry = newEntry(n)
 	n.entry.attended = kind != AttentionNone
@@ -167,6 +174,9 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 		return nil, nil, err
 	}
 	n.output, cost, err = leaves.crossEntropy(x, dx, n.translator.config.LabelSmoothing, &n.tape)
+	if n.ends != nil && err == nil {
+		n.addEnds()
+	}
 	return cost, leaves.all, err
 }
 
@@ -182,6 +192,9 @@ func (n *translation) load(in Pairs, training bool) {
 				n.decoder.ids[i] = in.Inputs[i%B]
 			}
 		}
+	}
+	if n.ends != nil {
+		n.ends.load(lengths)
 	}
 	n.output.scale = in.Scale
 	if n.additive != nil {
@@ -311,6 +324,7 @@ func (n *translation) finish() {
 func (e *entry) run(training bool) {
 	s, n := e.decoder, e.decoder.T*e.decoder.B
 	y := s.input(training).X
+	e.ends.embed(y)
 	if s.context == 0 {
 		return // the embedding is x
 	}
@@ -339,6 +353,7 @@ func (e *entry) backward(dx []float32) {
 		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)
 		dx = d
 	}
+	e.ends.backward(dx)
 	if s.dropped != nil {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}

@@ -2,6 +2,7 @@ package model
 
 import (
 	"fmt"
+	"slices"
 
 	"gorgonia.org/gorgonia"
 
@@ -145,6 +146,10 @@ func (p *TranslationPass) check(in Pairs, training bool) error {
 			in.TargetSteps)
 	}
 	lengths := in.targetLengths(p.B)
+	if c.Ends == EndLength && slices.Max(lengths) > c.Lengths {
+		return fmt.Errorf("model: a target of %d tokens; lengths are below %d",
+			slices.Max(lengths)-1, c.Lengths)
+	}
 	for i, id := range in.Targets {
 		if id < -1 || int(id) >= c.TargetVocab {
 			return fmt.Errorf("model: target %d of lane %d is token %d; the vocabulary has %d",

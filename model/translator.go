@@ -89,17 +89,22 @@ type TranslatorConfig struct {
 	Feedback     Feedback
 	Dropout      float64 // of every layer's output; final states are not dropped
 	DropoutInput float64 // of both embeddings
-	// These are Config's, of the encoder and of the decoder. AttentionBahdanau takes no LayerNorm
-	// and no Skip.
+	// These are Config's, of the encoder and of the decoder.
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
+	// DeepTransition is Config's, of the encoder and of the decoder.
+	DeepTransition int
 
 	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
 	// and an encoder: see SetVectors. 0: none.
 	Vectors int
 
-	LabelSmoothing float64
+	Ends    Ends  // of the targets; EndToken unless there are Vectors
+	End     int32 // the token that ends a target, with another of Ends than EndToken
+	Lengths int   // with EndLength: targets have fewer tokens than this, without their end
+
+	LabelSmoothing float64 // of tokens
 
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
 	// from the sum of both directions' final states.
@@ -116,6 +121,7 @@ func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		DeepTransition: c.DeepTransition,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -138,8 +144,6 @@ func (c TranslatorConfig) Validate() error {
 		return fmt.Errorf("--decoder-context: %d is not a context", int(c.Context))
 	case c.Attention < 0 || int(c.Attention) >= len(AttentionNames()):
 		return fmt.Errorf("--attention: %d is not a kind of attention", int(c.Attention))
-	case c.Attention == AttentionBahdanau && (c.LayerNorm || c.Skip):
-		return errors.New("--layer-norm and --skip-connections are not for --attention bahdanau")
 	case c.Feedback < 0 || int(c.Feedback) >= len(FeedbackNames()):
 		return fmt.Errorf("--feedback: %d is not a feedback", int(c.Feedback))
 	case c.Feedback != FeedbackOutput:
@@ -188,6 +192,8 @@ func (c TranslatorConfig) decoder() stackConfig {
 //
 //	output.weight              [V, H]
 //	output.bias                [V]
+//	stop.weight, stop.bias     [2, H]    with EndStop: go on, stop; and [2]
+//	length.weight, length.bias [Lengths, F] with EndLength; and [Lengths]
 //	attention.output.weight    [H, W+H]  with AttentionLuong or AttentionScaled; W is the
 //	                                     encoder's width
 //	attention.query.weight     [H, H]    with AttentionBahdanau
@@ -198,6 +204,7 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	                                     ContextConcat E+H, and W more with
 //	                                     AttentionBahdanau; then the layer's other tensors
 //	decoder.embedding.weight   [V, E]
+//	remaining.weight           [Lengths, E] with EndLength
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
 //	vector.weight              [L*H, F]  with Vectors, in place of the encoder; with
@@ -206,10 +213,18 @@ func (c TranslatorConfig) Layout() []View {
 	var l layouter
 	l.add(roleOutput, outputWeight, c.TargetVocab, c.Hidden)
 	l.add(roleOutputBias, outputBias, c.TargetVocab)
+	if c.Ends != EndToken {
+		s, weight, bias := c.endShape(1, 1)
+		l.add(roleProjection, weight, s.V, s.H)
+		l.add(roleDenseBias, bias, s.V)
+	}
 	for _, name := range attentionTensors(c.Attention) {
 		l.add(roleProjection, name, c.attentionShape(name)...)
 	}
 	c.decoder().layout(&l)
+	if c.Ends == EndLength {
+		l.add(roleEmbedding, remainingWeight, c.Lengths, c.Embed)
+	}
 	if c.Vectors > 0 {
 		l.add(roleProjection, vectorWeight, c.projections()*c.Hidden, c.Vectors)
 	} else {
@@ -222,7 +237,7 @@ func (c TranslatorConfig) Layout() []View {
 // turn, as Finishes does for a Model.
 func (c TranslatorConfig) Finishes() []int {
 	views := c.Layout()
-	ends, decoder := []int{find(views, outputBias).end()}, c.decoder().finishes(views)
+	ends, decoder := []int{find(views, c.headEnd()).end()}, c.decoder().finishes(views)
 	if c.Attention == AttentionBahdanau { // its gradients are sums over the steps
 		_, end := c.decoder().layersSpan(views)
 		decoder = []int{end, decoder[len(decoder)-1]}

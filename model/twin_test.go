@@ -14,6 +14,7 @@ import (
 // differences are computed from it.
 type twin struct {
 	c                Config
+	view             func(name string) []float64 // of flat
 	flat             []float64
 	layers           []twinLayer
 	norms            [][2][]float64 // weight and bias
@@ -33,6 +34,7 @@ func newTwin(m *Model) twin {
 		v := find(m.views, name)
 		return w.flat[v.Offset : v.Offset+v.Len]
 	}
+	w.view = view
 	for k := range w.c.Layers {
 		l := twinLayer{view(layerName("weight_ih", k)), view(layerName("weight_hh", k)),
 			view(layerName("bias_ih", k)), view(layerName("bias_hh", k)), nil}
@@ -62,6 +64,18 @@ func row(w []float64, row int, x []float64) float64 {
 		sum += w[row*len(x)+j] * v
 	}
 	return sum
+}
+
+// deep is what a perceptron makes of x. format takes a layer's number and the tensor's name.
+func (w twin) deep(format string, layers int, x []float64) []float64 {
+	for i := range layers {
+		weight, y := w.view(fmt.Sprintf(format, i, "weight")), make([]float64, w.c.Hidden)
+		for j, b := range w.view(fmt.Sprintf(format, i, "bias")) {
+			y[j] = math.Tanh(row(weight, j, x) + b)
+		}
+		x = y
+	}
+	return x
 }
 
 func sigmoid(x float64) float64 { return 1 / (1 + math.Exp(-x)) }
@@ -129,10 +143,12 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 			if train {
 				x = w.dropout(x, inputDropout, w.c.DropoutInput, t, in, b)
 			}
+			x = w.deep("deep_input.%d.%s", c.DeepInput, x)
 			for k := range c.Layers {
 				s := lane[k*c.Cell.States()*c.Hidden:]
 				cell := s[(c.Cell.States()-1)*c.Hidden:][:c.Hidden]
 				h, c2 := w.step(k, x, s[:c.Hidden], cell)
+				h = w.deep("rnn.transition.%d.%s_l"+fmt.Sprint(k), c.DeepTransition, h)
 				copy(cell, c2)
 				copy(s, h)
 				if train {
@@ -208,6 +224,7 @@ func (w twin) dropout(h []float64, k int, probability float64, t int, in Segment
 
 // logSoftmax is log softmax(output layer of x)[target].
 func (w twin) logSoftmax(x []float64, target int) float64 {
+	x = w.deep("deep_output.%d.%s", w.c.DeepOutput, x)
 	if w.c.projects() {
 		p := make([]float64, w.c.Embed)
 		for j := range p {

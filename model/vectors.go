@@ -35,7 +35,7 @@ func (c TranslatorConfig) validateVectors() error {
 	case c.Vectors > 0 && c.Feedback != FeedbackBoth:
 		return errors.New("--feedback is not for a network of vectors: leave it out")
 	}
-	return nil
+	return c.validateEnds()
 }
 
 // SetVectors gives a translator with Vectors its sources: [rows, F], in host memory. A source is

@@ -61,6 +61,9 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 		return nil, app.Usage(err)
 	}
 	e.stored, err = job.OpenCheckpoints(ctx, w.spec, w.data, e.faults.disk)
+	if err == nil {
+		err = e.stored.Refused(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -255,6 +258,10 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 		return nil, err
 	}
 	e.saver.startFrom(found)
+	for _, skipped := range found.Skipped {
+		e.worker.jobNotice(ctx, fmt.Sprintf("the checkpoint of step %d is damaged (%v): going on "+
+			"from the one of step %d", skipped.Step, skipped.Err, found.Step))
+	}
 	before, err := job.Spec(found)
 	if err != nil {
 		return nil, err

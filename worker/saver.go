@@ -74,15 +74,15 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	w := v.engine.worker
 	ctx, cancel := context.WithTimeout(ctx, v.engine.patience())
 	defer cancel()
+	if err := v.open(ctx); err != nil {
+		return err
+	}
 	if !v.began {
 		// Old checkpoints are deleted only now, when there is a new one to save.
 		if err := v.engine.stored.Abandon(ctx, w.spec); err != nil {
 			return err
 		}
 		v.began = true
-	}
-	if err := v.open(); err != nil {
-		return err
 	}
 	training, err := json.Marshal(s.Progress)
 	if err != nil {
@@ -97,9 +97,12 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	})
 }
 
-// open starts the writer if there is none.
-func (v *saver) open() (err error) {
+// open claims the folder and starts the writer, if there is none.
+func (v *saver) open(ctx context.Context) (err error) {
 	if v.writer == nil {
+		if err := v.engine.stored.Store.Claim(ctx); err != nil {
+			return err
+		}
 		v.writer, err = checkpoint.NewWriter(v.engine.stored.Store, checkpoint.WriterConfig{
 			Keep: int(v.engine.worker.spec.CheckpointKeep), Done: v.saved})
 	}

@@ -54,7 +54,8 @@ func logsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := logPrinter{out: cmd.OutOrStdout(), coloured: colours(cmd.OutOrStdout())}
+		out := logPrinter{out: cmd.OutOrStdout(), coloured: colours(cmd.OutOrStdout()),
+			colour: map[kube.LogSource]int{}}
 		how.Line = out.line
 		how.Note = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
 		err = cluster.Logs(cmd.Context(), job, how)
@@ -90,7 +91,8 @@ func checkLogs(how kube.Logs) error {
 type logPrinter struct {
 	out      io.Writer
 	coloured bool
-	width    int // of the widest source so far
+	width    int                    // of the widest source so far
+	colour   map[kube.LogSource]int // in the order of their appearance
 }
 
 func (p *logPrinter) line(source kube.LogSource, text string) error {
@@ -98,7 +100,10 @@ func (p *logPrinter) line(source kube.LogSource, text string) error {
 	p.width = max(p.width, len(name))
 	name += strings.Repeat(" ", p.width-len(name))
 	if p.coloured {
-		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", 31+source.Number%6, name)
+		if _, known := p.colour[source]; !known {
+			p.colour[source] = 31 + len(p.colour)%6
+		}
+		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", p.colour[source], name)
 	}
 	_, err := fmt.Fprintf(p.out, "%s | %s\n", name, text)
 	return err

@@ -14,7 +14,7 @@ import (
 
 func TestLogLinesBeginWithTheirSource(t *testing.T) {
 	var out strings.Builder
-	p := logPrinter{out: &out}
+	p := logPrinter{out: &out, colour: map[kube.LogSource]int{}}
 	for _, s := range []kube.LogSource{
 		{Component: kube.Worker, Index: 0, Pod: "book-worker-0-abcde"},
 		{Component: kube.Coordinator, Index: -1, Pod: "book-coordinator-7d9-fghij"},
@@ -25,11 +25,14 @@ func TestLogLinesBeginWithTheirSource(t *testing.T) {
 		}
 	}
 	p.coloured = true
-	if err := p.line(kube.LogSource{Component: kube.Etcd, Index: 1, Number: 2}, "x"); err != nil {
-		t.Fatal(err)
+	for _, index := range []int{1, 0, 1} {
+		if err := p.line(kube.LogSource{Component: kube.Etcd, Index: index}, "x"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	want := "worker-0/abcde | says\ncoordinator/fghij | says\nworker-10/klmno   | says\n" +
-		"\x1b[33metcd-1           \x1b[0m | x\n"
+		"\x1b[31metcd-1           \x1b[0m | x\n\x1b[32metcd-0           \x1b[0m | x\n" +
+		"\x1b[31metcd-1           \x1b[0m | x\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}

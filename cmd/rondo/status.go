@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,7 +82,7 @@ func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wron
 	}
 	view := newStatusView(out, o)
 	var last *kube.JobStatus
-	err := cluster.Watch(ctx, o.everywhere, func(ctx context.Context) (bool, error) {
+	err := cluster.Watch(ctx, func(ctx context.Context) (bool, error) {
 		statuses, one, err := o.look(ctx, cluster)
 		if err != nil {
 			return false, err
@@ -118,11 +118,8 @@ func verdict(s *kube.JobStatus) error {
 
 // onlyNews prints an error unless it equals the one before.
 func onlyNews(out io.Writer) func(error) {
-	var mu sync.Mutex
 	last := ""
 	return func(err error) {
-		mu.Lock()
-		defer mu.Unlock()
 		if err.Error() != last {
 			last = err.Error()
 			_, _ = fmt.Fprintln(out, last)
@@ -189,6 +186,7 @@ type statusView struct {
 	out      io.Writer
 	options  statusOptions
 	terminal *os.File // nil: it is none
+	encoded  string   // the last look in the wanted format
 	lines    int      // of the last look on the screen
 	told     map[string]bool
 	reasons  map[string]string // last printed reason of each job
@@ -207,7 +205,13 @@ func (v *statusView) show(statuses []kube.JobStatus, one bool, now time.Time) er
 	case v.terminal != nil:
 		return v.redraw(statuses, one, now)
 	case v.options.format != "":
-		return v.options.encode(v.out, statuses, one)
+		var text strings.Builder
+		if err := v.options.encode(&text, statuses, one); err != nil || text.String() == v.encoded {
+			return err
+		}
+		v.encoded = text.String()
+		_, err := io.WriteString(v.out, v.encoded)
+		return err
 	}
 	return v.append(statuses, now)
 }

@@ -38,7 +38,7 @@ func stopCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return there.Stop(cmd.Context(), named.cfg.Job, kube.Stop{Reason: "rondo stop",
+			return there.Stop(cmd.Context(), named.cfg.Job, kube.Stop{
 				Timeout: *timeout, Force: *force, Say: saying(cmd)})
 		}
 		return named.look(cmd.Context(), func(cfg meet.Config, registry cluster.Registry,

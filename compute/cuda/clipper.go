@@ -38,17 +38,11 @@ type clipper struct {
 // NewClipper makes what limits gradients.
 func (d *Device) NewClipper() compute.Clipper {
 	c := &clipper{device: d}
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			c.Close()
-		}
-	}()
-	c.limits, c.update = d.newStaged(limitsBytes), d.newStaged(constantsBytes)
-	c.norm = d.newResult()
-	c.verdict = d.malloc(verdictBytes)
-	d.check("making a clipper", d.stream.Zero(c.verdict, verdictBytes))
-	made = true
+	defer orUndo(c.Close)
+	c.limits, c.update = d.memory.newStaged(limitsBytes), d.memory.newStaged(constantsBytes)
+	c.norm = d.memory.newResult()
+	c.verdict = d.memory.malloc(verdictBytes)
+	d.queue.check("making a clipper", d.queue.stream.Zero(c.verdict, verdictBytes))
 	return c
 }
 
@@ -58,28 +52,26 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	if loss != nil {
 		if rest = lossOf(loss.Last); rest == nil {
 			panic(fmt.Sprintf("cuda: Clip with the loss of a %T, which is not %s's", loss.Last,
-				d.name))
+				d.queue.name))
 		}
 	}
 	from := c.limits.put(func(host []byte) {
 		by.Check()
 		to := (*limits)(unsafe.Pointer(unsafe.SliceData(host)))
-		*to = limits{limit: by.Limit, share: by.Share, lossLimit: by.LossLimit}
-		if by.ByValue {
-			to.byValue = 1
-		}
+		*to = limits{limit: by.Limit, share: by.Share, lossLimit: by.LossLimit,
+			byValue: flag(by.ByValue)}
 		if loss != nil {
 			to.loss = loss.Known
 		}
 	})
-	partial := d.scratch(8 * squareBlocks(g))
+	partial := d.memory.scratch(8 * squareBlocks(g))
 	if len(g) > 0 {
-		d.sumBlocks(partial, g)
+		sumBlocks(&d.queue, partial, g)
 	}
-	d.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from, rest,
-		c.verdict, c.norm.place())
+	d.queue.launch("flat_judge", across(1, flatThreads), int64(squareBlocks(g)), partial, from,
+		rest, c.verdict, c.norm.place())
 	if len(g) > 0 {
-		d.launch("flat_clip", d.over(len(g)), int64(len(g)), g, c.verdict)
+		d.queue.launch("flat_clip", d.queue.over(len(g)), int64(len(g)), g, c.verdict)
 	}
 }
 
@@ -94,7 +86,7 @@ func (c *clipper) Update(u *compute.Update, params, grads, s1, s2 []float32) {
 		}
 		putUpdate(host, *u)
 	})
-	c.device.update(rule, from, c.verdict, params, grads, s1, s2)
+	launchUpdate(&c.device.queue, rule, from, c.verdict, params, grads, s1, s2)
 }
 
 // Norm waits for the norm of the last Clip.
@@ -112,15 +104,15 @@ func (c *clipper) Close() {
 	if c.norm != nil {
 		c.norm.close()
 	}
-	c.device.release(c.verdict)
+	c.device.memory.release(c.verdict)
 	c.verdict = nil
 }
 
 // Update applies the optimizer to all parameters in one pass.
 func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	u.Check(params, grads, s1, s2)
-	from := d.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
-	d.update(u.Optimizer, from, nil, params, grads, s1, s2)
+	from := d.ferry.stage(constantsBytes, func(host []byte) { putUpdate(host, u) })
+	launchUpdate(&d.queue, u.Optimizer, from, nil, params, grads, s1, s2)
 }
 
 // putUpdate writes what an update's kernel reads.
@@ -131,12 +123,12 @@ func putUpdate(host []byte, u compute.Update) {
 		beta2, rho, u.Epsilon, u.WeightDecay, size, root}
 }
 
-// update enqueues an update with constants of the device's memory, unless norm, which may be nil,
-// is not finite.
-func (d *Device) update(o compute.Optimizer, from, norm unsafe.Pointer,
+// launchUpdate enqueues an update with constants of the device's memory, unless norm, which may be
+// nil, is not finite.
+func launchUpdate(q *queue, o compute.Optimizer, from, norm unsafe.Pointer,
 	params, grads, s1, s2 []float32) {
 	if len(params) > 0 {
-		d.launch(updateKernel(o), d.over(len(params)), int64(len(params)), params, grads, s1, s2,
+		q.launch(updateKernel(o), q.over(len(params)), int64(len(params)), params, grads, s1, s2,
 			from, norm)
 	}
 }

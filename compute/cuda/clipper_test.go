@@ -35,12 +35,12 @@ func TestOneWait(t *testing.T) {
 	for i := 1; i <= 3; i++ {
 		d.Upload(g, append(make([]float32, n-1), float32(i+1)))
 		r.Replay()
-		if !d.owed {
+		if !d.queue.owed {
 			t.Fatal("nobody would wait for the Replay")
 		}
 		// The softmax of zeros.
-		if got, want := o.Sum(), 2*math.Log(4); math.Abs(got-want) > 1e-6 || d.owed {
-			t.Errorf("the loss is %v, want %v; to be waited for: %t", got, want, d.owed)
+		if got, want := o.Sum(), 2*math.Log(4); math.Abs(got-want) > 1e-6 || d.queue.owed {
+			t.Errorf("the loss is %v, want %v; to be waited for: %t", got, want, d.queue.owed)
 		}
 		if got := c.Norm(); got != float64(i+1) {
 			t.Errorf("the norm is %v, want %d", got, i+1)

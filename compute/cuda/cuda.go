@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"time"
 	"unsafe"
 
 	"rondo/compute"
@@ -58,32 +57,23 @@ func Inspect(index int) (Info, error) {
 	return info, nil
 }
 
-// Device computes on a GPU. It is a compute.Recorder.
+// Device computes on a GPU. It is a compute.Recorder. Its parts do what is not in the contract.
 type Device struct {
-	config  Config
-	info    Info
-	name    string
-	context *driver.Context // nil after Close
-	stream  *driver.Stream
-	fence   *driver.Event // the end of what was enqueued, for waits
-	blas    *driver.BLAS  // nil where there is none
-	nccl    *driver.NCCL  // nil until it is needed
-	groups  map[*ncclGroup]struct{}
-	// unsupported are operands of whose products cuBLAS has said that it has none here.
-	unsupported [operandFP16 + 1]bool
-	kernels     kernelTable
-	memory      memory
-	ferry       []*slot    // through which Upload and Download go
-	aboard      int        // the slot of the ferry that Upload takes next
-	record      *recording // that is under way
-	recordings  map[*recording]struct{}
-	aside       aside
-	owed        bool    // a result or a Replay was asked for, and nothing waited for since
-	idRows      []int32 // zeros, one for every id: EmbedBackward's, between its calls
-	broken      bool    // the device has failed for good: it is asked for nothing any more
-	// patience is how long a wait for the device lasts before it counts as hanging.
-	patience time.Duration
-	watch    []byte // where persistent kernels report a wait without end; nil: they need not
+	queue  queue
+	memory memory
+	ferry  ferry
+	gemm   gemm
+	nccl   *driver.NCCL // nil until it is needed
+	groups map[*ncclGroup]struct{}
+	idRows []int32 // zeros, one for every id: EmbedBackward's, between its calls
+}
+
+// newDevice is a Device that has not opened its GPU.
+func newDevice(c Config, info Info) *Device {
+	d := &Device{queue: queue{info: info}, groups: map[*ncclGroup]struct{}{}}
+	d.memory, d.ferry.memory = newMemory(&d.queue), &d.memory
+	d.gemm = gemm{queue: &d.queue, memory: &d.memory, precision: c.Precision}
+	return d
 }
 
 var _ compute.Recorder = (*Device)(nil)
@@ -105,21 +95,21 @@ func New(c Config) (_ *Device, err error) {
 	if err := lower(&info, os.Getenv(ptxEnvironment)); err != nil {
 		return nil, err
 	}
-	d := &Device{config: c, info: info, memory: newMemory(),
-		recordings: map[*recording]struct{}{}, groups: map[*ncclGroup]struct{}{}}
-	d.name = d.title("")
-	if d.patience, err = readPatience(); err != nil {
+	d := newDevice(c, info)
+	q := &d.queue
+	q.name = d.title("")
+	if q.patience, err = readPatience(); err != nil {
 		return nil, err
 	}
-	if d.kernels, err = newKernelTable(info.Major, info.Minor); err != nil {
-		return nil, fmt.Errorf("cuda: %s: %w", d.name, err)
+	if q.kernels, err = newKernelTable(info.Major, info.Minor); err != nil {
+		return nil, fmt.Errorf("cuda: %s: %w", q.name, err)
 	}
-	if d.context, err = driver.Open(c.Index); err != nil {
-		return nil, fmt.Errorf("cuda: opening %s: %w", d.name, err)
+	if q.context, err = driver.Open(c.Index); err != nil {
+		return nil, fmt.Errorf("cuda: opening %s: %w", q.name, err)
 	}
 	if err := d.start(); err != nil {
 		d.Close()
-		return nil, fmt.Errorf("cuda: opening %s: %w", d.name, err)
+		return nil, fmt.Errorf("cuda: opening %s: %w", q.name, err)
 	}
 	return d, nil
 }
@@ -167,165 +157,81 @@ func lower(info *Info, architecture string) error {
 // start makes what every Device has.
 func (d *Device) start() (err error) {
 	defer compute.Catch(&err)
-	if d.info.Free, _, err = d.context.Memory(); err != nil {
-		return err
-	}
-	if d.stream, err = d.context.NewStream(); err != nil {
-		return err
-	}
-	if d.fence, err = d.context.NewEvent(); err != nil {
+	if err := d.queue.open(); err != nil {
 		return err
 	}
 	for range ferrySlots {
-		d.ferry = append(d.ferry, d.newSlot(ferryBytes))
+		d.ferry.slots = append(d.ferry.slots, d.memory.newSlot(ferryBytes))
 	}
-	if err := d.openWatch(); err != nil {
-		return err
-	}
-	return d.openBLAS()
-}
-
-// openBLAS opens cuBLAS, if it is there, wanted, and starts.
-func (d *Device) openBLAS() error {
-	lacks := "; no cuBLAS"
-	switch choice := os.Getenv(blasEnvironment); choice {
-	case "":
-		workspace := d.malloc(blasBytes)
-		var why string
-		if d.blas, why = d.stream.OpenBLAS(workspace, blasBytes); d.blas != nil {
-			return nil
-		}
-		if why != "" {
-			lacks += ": " + why
-		}
-		d.release(workspace)
-	case "off":
-	default:
-		return fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
-	}
-	d.name = d.title(lacks)
-	return nil
+	lacks, err := d.gemm.open()
+	d.queue.name = d.title(lacks)
+	return err
 }
 
 // title is the Device's name.
 func (d *Device) title(lacks string) string {
-	return fmt.Sprintf("cuda:%d %s (%v%s)", d.info.Index, d.info.Name, d.config.Precision, lacks)
+	i := &d.queue.info
+	return fmt.Sprintf("cuda:%d %s (%v%s)", i.Index, i.Name, d.gemm.precision, lacks)
 }
 
 // Name says which GPU computes, in what precision, and what it has to do without, for people:
 // "cuda:0 NVIDIA H200 (bf16)", "cuda:1 Tesla V100-SXM2-16GB (fp32; no cuBLAS)", with the reason
 // where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
-func (d *Device) Name() string { return d.name }
+func (d *Device) Name() string { return d.queue.name }
 
 // CUBLAS is the file of cuBLAS, which computes large products; empty where there is none.
 func (d *Device) CUBLAS() string {
-	if d.blas == nil {
+	if d.gemm.blas == nil {
 		return ""
 	}
-	return d.blas.Library()
+	return d.gemm.blas.Library()
 }
 
 // Info describes the GPU, with what was free when it was opened.
-func (d *Device) Info() Info { return d.info }
+func (d *Device) Info() Info { return d.queue.info }
 
 // Precision is what products multiply.
-func (d *Device) Precision() compute.Precision { return d.config.Precision }
-
-func (d *Device) multiprocessors() int { return d.info.Multiprocessors }
-
-// sharedPerBlock is how many bytes of shared memory a kernel may ask for.
-func (d *Device) sharedPerBlock() int { return d.info.SharedPerBlock }
-
-// major is the first number of the compute capability that the kernels were compiled for, or more.
-func (d *Device) major() int { return d.info.Major }
-
-// check panics if a call of the driver has failed. The Device is broken only if that is for good:
-// after anything else what it has can still be given back, and is.
-func (d *Device) check(doing string, err error) {
-	if err == nil {
-		return
-	}
-	if d.record != nil { // nothing is done while it is recorded, so nothing can break
-		panic(&unrecordable{fmt.Errorf("%s: %w", doing, err)})
-	}
-	d.broken = d.broken || driver.Broken(err)
-	panic(&compute.DeviceError{Device: d.name, Doing: doing, Err: d.withReport(err)})
-}
-
-// wait waits for all that was enqueued.
-func (d *Device) wait(doing string) {
-	d.notRecording(doing)
-	d.check(doing, d.fence.Record(d.stream))
-	d.check(doing, d.fence.Wait(d.patience))
-	d.owed = false
-}
-
-// collect waits for the results and the Replays that were asked for. It is not worth a look at the
-// device where they are known to be there: a step waits once, whatever it reads then.
-func (d *Device) collect(doing string) {
-	d.notRecording(doing)
-	if d.owed {
-		d.wait(doing)
-	}
-}
-
-// finish waits for what is under way, if anything still can be, before what it uses is freed.
-func (d *Device) finish(doing string) {
-	if !d.broken && d.context != nil {
-		d.notRecording(doing)
-		d.joinAside()
-		d.wait(doing)
-	}
-}
+func (d *Device) Precision() compute.Precision { return d.gemm.precision }
 
 // Close frees everything that the Device has, what its layers and recordings have included. These
 // may still be closed, and not be used.
 func (d *Device) Close() {
-	if d.context == nil {
+	q := &d.queue
+	if q.context == nil {
 		return
 	}
 	d.close() // what a device that fails still has ends with the context
-	d.context.Close()
-	d.context = nil
-	if d.nccl != nil && !d.broken { // an abort that hangs may still use it
+	q.context.Close()
+	q.context = nil
+	if d.nccl != nil && !q.broken { // an abort that hangs may still use it
 		d.nccl.Close()
 	}
-	d.memory = newMemory()
-	clear(d.recordings)
+	d.memory = newMemory(q)
 }
 
 // close gives back what is in the context, unless the device has failed: then it may not answer,
 // and what it has ends with the context.
 func (d *Device) close() (err error) {
 	defer compute.Catch(&err)
-	if d.fence != nil {
-		d.finish("closing")
+	q := &d.queue
+	if q.fence != nil {
+		q.finish("closing")
 	}
-	if d.broken {
+	if q.broken {
 		return nil
 	}
 	for g := range d.groups {
 		g.Close()
 	}
-	if d.blas != nil {
-		d.check("closing cuBLAS", d.blas.Close())
+	if d.gemm.blas != nil {
+		q.check("closing cuBLAS", d.gemm.blas.Close())
 	}
-	for r := range d.recordings {
+	for r := range d.memory.recordings {
 		r.Close()
 	}
-	d.closeAside()
-	d.closeMemory()
-	d.check("closing", d.kernels.close())
-	if d.watch != nil {
-		d.check("closing", d.context.FreeHost(d.watch))
-		d.watch = nil
-	}
-	if d.fence != nil {
-		d.check("closing", d.fence.Close())
-	}
-	if d.stream != nil {
-		d.check("closing", d.stream.Close())
-	}
+	q.aside.close(q)
+	d.memory.close()
+	q.close()
 	return nil
 }
 

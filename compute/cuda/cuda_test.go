@@ -41,7 +41,7 @@ func expect(t *testing.T, what string, d *Device, x, want []float32) {
 
 // scale multiplies memory of the device by a, in a kernel.
 func scale(d *Device, x []float32, a float32) {
-	d.launch("flat_scale", across((len(x)+255)/256, 256), int64(len(x)), x, a)
+	d.queue.launch("flat_scale", across((len(x)+255)/256, 256), int64(len(x)), x, a)
 }
 
 func TestName(t *testing.T) {
@@ -63,11 +63,11 @@ func TestName(t *testing.T) {
 	}
 	d := newGPU(t, compute.BF16)
 	lacks := ""
-	if d.blas == nil {
+	if d.gemm.blas == nil {
 		lacks = "; no cuBLAS"
 	}
-	if (d.CUBLAS() == "") != (d.blas == nil) {
-		t.Errorf("cuBLAS %+v is in %q", d.blas, d.CUBLAS())
+	if (d.CUBLAS() == "") != (d.gemm.blas == nil) {
+		t.Errorf("cuBLAS %+v is in %q", d.gemm.blas, d.CUBLAS())
 	}
 	if want := "cuda:0 " + i.Name + " (bf16" + lacks + ")"; d.Name() != want {
 		t.Errorf("name %q, want %q", d.Name(), want)
@@ -76,7 +76,7 @@ func TestName(t *testing.T) {
 		t.Errorf("precision %v, device %+v", d.Precision(), d.Info())
 	}
 	t.Setenv(blasEnvironment, "off")
-	if d := newGPU(t, compute.FP32); d.blas != nil || !strings.HasSuffix(d.Name(),
+	if d := newGPU(t, compute.FP32); d.gemm.blas != nil || !strings.HasSuffix(d.Name(),
 		"(fp32; no cuBLAS)") {
 		t.Errorf("without cuBLAS: %q", d.Name())
 	}
@@ -204,8 +204,8 @@ func TestArguments(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	for name, f := range map[string]func(){
 		"argument 1 of k has a type":       func() { bits("k", 1, 5) },
-		"no module has the kernel nothing": func() { d.launch("nothing", across(1, 1)) },
-		"[0 1 1] blocks of [1 1 1]":        func() { d.launch("flat_scale", across(0, 1)) },
+		"no module has the kernel nothing": func() { d.queue.launch("nothing", across(1, 1)) },
+		"[0 1 1] blocks of [1 1 1]":        func() { d.queue.launch("flat_scale", across(0, 1)) },
 	} {
 		if text := panicOf(f); !strings.Contains(text, name) {
 			t.Errorf("panic %q, want %q", text, name)
@@ -242,14 +242,14 @@ func TestFailure(t *testing.T) {
 func breakDevice(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	x := d.Alloc(256)
-	workspace, words := d.malloc(64), d.newStaged(64)
+	workspace, words := d.memory.malloc(64), d.memory.newStaged(64)
 	recording, err := d.Record(func() error { scale(d, x, 2); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	nowhere := make([]unsafe.Pointer, 1)
 	*(*uintptr)(unsafe.Pointer(&nowhere[0])) = 256
-	d.launch("flat_scale", across(1, 256), int64(256), nowhere[0], float32(2))
+	d.queue.launch("flat_scale", across(1, 256), int64(256), nowhere[0], float32(2))
 	for _, doing := range []string{"downloading", "again"} {
 		err := failureOf(func() { d.Download(make([]float32, 256), x) })
 		failed, ok := errors.AsType[*compute.DeviceError](err)
@@ -262,7 +262,7 @@ func breakDevice(t *testing.T) {
 	}
 	recording.Close()
 	words.close()
-	d.release(workspace)
+	d.memory.release(workspace)
 	d.Free(x)
 	d.Close()
 	if now, _ := d.Bytes(); now != 0 {
@@ -287,10 +287,10 @@ func TestHang(t *testing.T) {
 	for range launches {
 		scale(d, x, 1)
 	}
-	if err := d.fence.Record(d.stream); err != nil {
+	if err := d.queue.fence.Record(d.queue.stream); err != nil {
 		t.Fatal(err)
 	}
-	err := d.fence.Wait(time.Microsecond)
+	err := d.queue.fence.Wait(time.Microsecond)
 	if err == nil || !strings.Contains(err.Error(), "has not come to an end in 1µs") {
 		t.Fatalf("waiting for a microsecond: %v", err)
 	}
@@ -313,16 +313,16 @@ func TestRefused(t *testing.T) {
 		"threads":       {grid: [3]int{1}, block: [3]int{1 << 20}},
 		"cooperative":   {grid: [3]int{1 << 20}, block: [3]int{256}, cooperative: true},
 	} {
-		err := failureOf(func() { d.launch("flat_scale", l, int64(1), x, float32(2)) })
+		err := failureOf(func() { d.queue.launch("flat_scale", l, int64(1), x, float32(2)) })
 		if failed, ok := errors.AsType[*compute.DeviceError](err); !ok ||
-			!strings.Contains(failed.Doing, "flat_scale") || d.broken {
-			t.Errorf("%s: %v; broken: %t", name, err, d.broken)
+			!strings.Contains(failed.Doing, "flat_scale") || d.queue.broken {
+			t.Errorf("%s: %v; broken: %t", name, err, d.queue.broken)
 		}
 	}
 	scale(d, x, 1)
 	expect(t, "afterwards", d, x, numbers(100, 1))
 	d.Close()
-	if tensors, workspaces := d.made(); tensors != 0 || workspaces != 0 {
+	if tensors, workspaces := d.memory.made(); tensors != 0 || workspaces != 0 {
 		t.Errorf("closed with %d tensors and %d workspaces", tensors, workspaces)
 	}
 }
@@ -335,16 +335,16 @@ func TestPoll(t *testing.T) {
 	for range 3 {
 		scale(d, x, 2)
 	}
-	if err := d.fence.Record(d.stream); err != nil {
+	if err := d.queue.fence.Record(d.queue.stream); err != nil {
 		t.Fatal(err)
 	}
-	if passed, err := d.fence.Poll(0); err != nil || passed && emulator.Running() {
+	if passed, err := d.queue.fence.Poll(0); err != nil || passed && emulator.Running() {
 		t.Errorf("a look: %t, %v", passed, err)
 	}
-	if passed, err := d.fence.Poll(time.Minute); err != nil || !passed {
+	if passed, err := d.queue.fence.Poll(time.Minute); err != nil || !passed {
 		t.Errorf("until the end: %t, %v", passed, err)
 	}
-	if n := testing.AllocsPerRun(10, func() { d.wait("waiting") }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { d.queue.wait("waiting") }); n != 0 {
 		t.Errorf("%v allocations a wait", n)
 	}
 }

@@ -15,6 +15,9 @@
 // A []float32 from Alloc is a slice over addresses of the GPU's memory: its length and address mean
 // what they always do, and reading or writing an element is a fault.
 //
+// A Device has a queue of work (queue.go), memory (memory.go), a ferry between the host's memory and
+// the GPU's (staging.go), and products (gemm.go). Layers use these.
+//
 // How it computes:
 //
 //   - The recurrence (kernels/persistent_*.cu) is one launch for all T steps. Blocks keep their

@@ -20,20 +20,20 @@ const (
 )
 
 // over is a launch of threads that go over n elements, four at a time.
-func (d *Device) over(n int) launch { return d.parted(n, flatWork) }
+func (q *queue) over(n int) launch { return q.parted(n, flatWork) }
 
 // overRows is a launch of warps that go over rows.
-func (d *Device) overRows(rows int) launch { return d.parted(rows, flatWarps) }
+func (q *queue) overRows(rows int) launch { return q.parted(rows, flatWarps) }
 
 // parted is a launch for n things, of which a block takes so many at a time.
-func (d *Device) parted(n, part int) launch {
-	return across(min(blocksFor(n, part), flatBlocks*d.multiprocessors()), flatThreads)
+func (q *queue) parted(n, part int) launch {
+	return across(min(blocksFor(n, part), flatBlocks*q.info.Multiprocessors), flatThreads)
 }
 
 // Scale multiplies x by a.
 func (d *Device) Scale(x []float32, a float32) {
 	if len(x) > 0 {
-		d.launch("flat_scale", d.over(len(x)), int64(len(x)), x, a)
+		d.queue.launch("flat_scale", d.queue.over(len(x)), int64(len(x)), x, a)
 	}
 }
 
@@ -41,7 +41,7 @@ func (d *Device) Scale(x []float32, a float32) {
 func (d *Device) Add(y, x []float32) {
 	compute.CheckSame("Add", len(y), len(x))
 	if len(x) > 0 {
-		d.launch("flat_add", d.over(len(x)), int64(len(x)), y, x)
+		d.queue.launch("flat_add", d.queue.over(len(x)), int64(len(x)), y, x)
 	}
 }
 
@@ -49,7 +49,7 @@ func (d *Device) Add(y, x []float32) {
 func (d *Device) AddBias(x, b []float32) {
 	compute.CheckBias(x, b)
 	if rows := len(x) / len(b); rows > 0 {
-		d.launch("flat_add_bias", d.overRows(rows), int64(rows), int64(len(b)), x, b)
+		d.queue.launch("flat_add_bias", d.queue.overRows(rows), int64(rows), int64(len(b)), x, b)
 	}
 }
 
@@ -59,11 +59,12 @@ func (d *Device) Embed(y, table []float32, ids []int32) {
 		return
 	}
 	width, vocabulary := compute.CheckTable("Embed", table, y, len(ids))
-	staged := d.stage(4*len(ids), func(host []byte) {
+	staged := d.ferry.stage(4*len(ids), func(host []byte) {
 		compute.CheckIDs("Embed", ids, vocabulary)
 		copy(int32s(host), ids)
 	})
-	d.launch("flat_embed", d.overRows(len(ids)), int64(len(ids)), int64(width), y, table, staged)
+	d.queue.launch("flat_embed", d.queue.overRows(len(ids)), int64(len(ids)), int64(width), y,
+		table, staged)
 }
 
 // EmbedBackward adds dy's rows to dtable's: dtable[ids[i]] += dy[i], in the order of i.
@@ -73,7 +74,7 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 	}
 	n := len(ids)
 	width, vocabulary := compute.CheckTable("EmbedBackward", dtable, dy, n)
-	staged := d.stage(4*groupedLen(n), func(host []byte) {
+	staged := d.ferry.stage(4*groupedLen(n), func(host []byte) {
 		compute.CheckIDs("EmbedBackward", ids, vocabulary)
 		if len(d.idRows) < vocabulary {
 			d.idRows = make([]int32, vocabulary)
@@ -83,9 +84,9 @@ func (d *Device) EmbedBackward(dtable, dy []float32, ids []int32) {
 	groups := grouped(staged, n)
 	// A thread has a column of one id after another: how many ids differ is known only when they
 	// are, which on a Replay are others.
-	l := across(min(n, vocabulary, flatBlocks*d.multiprocessors()), embedThreads)
+	l := across(min(n, vocabulary, flatBlocks*d.queue.info.Multiprocessors), embedThreads)
 	l.grid[1] = blocksFor(width, embedThreads)
-	d.launch("flat_embed_backward", l, int64(width), dtable, dy, groups.count, groups.ids,
+	d.queue.launch("flat_embed_backward", l, int64(width), dtable, dy, groups.count, groups.ids,
 		groups.starts, groups.order)
 }
 
@@ -99,10 +100,10 @@ func (d *Device) Dropout(y, x []float32, steps int, p float32, keys []uint64) {
 	if len(x) == 0 {
 		return
 	}
-	staged := d.stage(8*len(keys), func(host []byte) {
+	staged := d.ferry.stage(8*len(keys), func(host []byte) {
 		copy(unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(host))), len(keys)), keys)
 	})
-	d.launch("flat_dropout", d.overRows(rows), int64(rows), int64(len(x)/rows),
+	d.queue.launch("flat_dropout", d.queue.overRows(rows), int64(rows), int64(len(x)/rows),
 		int32(len(keys)), y, x, staged, p, 1/(1-p))
 }
 
@@ -114,25 +115,21 @@ func (d *Device) CopyRows(dst, src compute.Columns, n, width int, ids []int32, a
 	}
 	var staged unsafe.Pointer
 	if ids != nil {
-		staged = d.stage(4*n, func(host []byte) {
+		staged = d.ferry.stage(4*n, func(host []byte) {
 			compute.CheckBelow("CopyRows", ids, src.Rows())
 			copy(int32s(host), ids)
 		})
 	}
-	adds := int32(0)
-	if add {
-		adds = 1
-	}
-	d.launch("flat_copy_rows", d.overRows(n), int64(n), int64(width), dst.X[dst.At:],
-		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, adds)
+	d.queue.launch("flat_copy_rows", d.queue.overRows(n), int64(n), int64(width), dst.X[dst.At:],
+		int64(dst.Stride), src.X[min(src.At, len(src.X)):], int64(src.Stride), staged, flag(add))
 }
 
 // Pool reduces the first lengths[b] steps of each row b of x: [steps, B, H] to y: [B, H].
 func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []int32) {
 	compute.CheckPool(p, y, x, steps, lengths)
-	staged := d.stageLengths(lengths, steps)
+	staged := d.ferry.stageLengths(lengths, steps)
 	if len(y) > 0 {
-		d.launch("flat_pool", d.parted(len(y), flatThreads), int32(p), int64(len(y)),
+		d.queue.launch("flat_pool", d.queue.parted(len(y), flatThreads), int32(p), int64(len(y)),
 			int64(len(y)/len(lengths)), y, x, staged)
 	}
 }
@@ -141,16 +138,16 @@ func (d *Device) Pool(p compute.Pooling, y, x []float32, steps int, lengths []in
 func (d *Device) PoolBackward(p compute.Pooling, dx, dy, x, y []float32, steps int,
 	lengths []int32) {
 	compute.CheckPoolBackward(p, dx, dy, x, y, steps, lengths)
-	staged := d.stageLengths(lengths, steps)
+	staged := d.ferry.stageLengths(lengths, steps)
 	if len(dy) > 0 {
-		d.launch("flat_pool_backward", d.parted(len(dy), flatThreads), int32(p), int64(len(dy)),
-			int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
+		d.queue.launch("flat_pool_backward", d.queue.parted(len(dy), flatThreads), int32(p),
+			int64(len(dy)), int64(len(dy)/len(lengths)), int32(steps), dx, dy, x, y, staged)
 	}
 }
 
 // stageLengths stages the lengths of rows.
-func (d *Device) stageLengths(lengths []int32, steps int) unsafe.Pointer {
-	return d.stage(4*len(lengths), func(host []byte) {
+func (f *ferry) stageLengths(lengths []int32, steps int) unsafe.Pointer {
+	return f.stage(4*len(lengths), func(host []byte) {
 		compute.CheckLengths(lengths, steps)
 		copy(int32s(host), lengths)
 	})
@@ -168,33 +165,33 @@ func (d *Device) SumSquares(x []float32) float64 {
 		return 0
 	}
 	// The total is the first of 8 bytes, the blocks' sums are behind it.
-	total := d.scratch(8 * (1 + squareBlocks(x)))
+	total := d.memory.scratch(8 * (1 + squareBlocks(x)))
 	partial := unsafe.Add(total, 8)
-	d.sumBlocks(partial, x)
-	d.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
+	sumBlocks(&d.queue, partial, x)
+	d.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial, total,
 		unsafe.Pointer(nil))
-	return d.readDouble(total)
+	return readDouble(d, total)
 }
 
 // squareBlocks is how many sums sumBlocks computes.
 func squareBlocks(x []float32) int { return blocksFor(len(x), compute.SquaresBlock) }
 
 // sumBlocks sets each of partial to the sum of squares of a block of x.
-func (d *Device) sumBlocks(partial unsafe.Pointer, x []float32) {
+func sumBlocks(q *queue, partial unsafe.Pointer, x []float32) {
 	l := across(squareBlocks(x), flatThreads)
 	l.shared = 4*compute.SquaresBlock + 8*compute.SquaresLanes
-	d.launch("flat_sum_squares", l, int64(len(x)), x, partial)
+	q.launch("flat_sum_squares", l, int64(len(x)), x, partial)
 }
 
 // sumDoubles sets *total, and a result, to the sum of n float64s, in a fixed order.
-func (d *Device) sumDoubles(total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
+func sumDoubles(q *queue, total unsafe.Pointer, r *result, from unsafe.Pointer, n int) {
 	l := across(1, sumsThreads)
 	l.shared = sumBytes
-	d.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
+	q.launch("flat_sum_doubles", l, int64(n), from, total, r.place())
 }
 
 // readDouble waits for a float64 in the device's memory.
-func (d *Device) readDouble(from unsafe.Pointer) float64 {
+func readDouble(d *Device, from unsafe.Pointer) float64 {
 	var halves [2]float32 // whose bits are those of the float64, in the order of a little-endian
 	d.Download(halves[:], unsafe.Slice((*float32)(from), len(halves)))
 	low, high := math.Float32bits(halves[0]), math.Float32bits(halves[1])
@@ -222,28 +219,24 @@ type summed struct {
 
 // columnSums sums the columns of x: [rows, columns], in a fixed order. It uses the scratch if there
 // are many rows.
-func (d *Device) columnSums(to summed, x unsafe.Pointer, rows, columns int) {
-	d.slabSums(to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
+func columnSums(m *memory, to summed, x unsafe.Pointer, rows, columns int) {
+	slabSums(m, to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
 }
 
 // slabRows is how many rows a slab has: least, or as many more as make at most so many slabs.
 func slabRows(rows, least, most int) int { return max(least, blocksFor(rows, most)) }
 
 // slabSums sums the columns of slabs of so many rows, then the slabs' sums as one slab.
-func (d *Device) slabSums(to summed, x unsafe.Pointer, rows, columns, slab int) {
+func slabSums(m *memory, to summed, x unsafe.Pointer, rows, columns, slab int) {
 	slabs := blocksFor(rows, slab)
 	l := launch{grid: [3]int{blocksFor(columns, columnWidth), slabs, 1},
 		block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
 	if slabs > 1 {
-		partial := d.scratch(4 * slabs * columns)
-		d.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
+		partial := m.scratch(4 * slabs * columns)
+		m.queue.launch("flat_column_sums", l, int32(rows), int32(slab), int64(columns), x, partial,
 			unsafe.Pointer(nil), int64(0), int32(0))
 		x, rows, l.grid[1] = partial, slabs, 1
 	}
-	keep := int32(0)
-	if to.add {
-		keep = 1
-	}
-	d.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out, to.also,
-		int64(to.same), keep)
+	m.queue.launch("flat_column_sums", l, int32(rows), int32(rows), int64(columns), x, to.out,
+		to.also, int64(to.same), flag(to.add))
 }

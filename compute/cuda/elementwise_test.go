@@ -274,7 +274,8 @@ func TestColumnSums(t *testing.T) {
 				size[i%c.columns] += math.Abs(float64(v))
 			}
 			d.Upload(out, before)
-			d.slabSums(summed{at(out), at(also), same, add}, at(from), c.rows, c.columns, c.slab)
+			slabSums(&d.memory, summed{at(out), at(also), same, add}, at(from), c.rows, c.columns,
+				c.slab)
 			sums := read(d, out)
 			for j, got := range sums {
 				if add {
@@ -373,9 +374,10 @@ func TestStageLarge(t *testing.T) {
 	for i := range ids {
 		ids[i] = int32(i % 3)
 	}
-	staged := d.stage(4*n, func(host []byte) { copy(int32s(host), ids) })
+	staged := d.ferry.stage(4*n, func(host []byte) { copy(int32s(host), ids) })
 	y, table := d.Alloc(5), place(d, []float32{10, 11, 12}, 0)
-	d.launch("flat_embed", d.overRows(5), int64(5), int64(1), y, table, behind(staged, n-5))
+	d.queue.launch("flat_embed", d.queue.overRows(5), int64(5), int64(1), y, table, behind(staged,
+		n-5))
 	want := make([]float32, 5)
 	for i, id := range ids[n-5:] {
 		want[i] = 10 + float32(id)

@@ -16,13 +16,13 @@ func (l *steps) makeEnded() {
 		return
 	}
 	state := 4 * l.B * l.H
-	e.memory = l.device.cut([]part{{&e.h, state}, {&e.c, state}, {&e.keptH, state},
+	e.memory = l.device.memory.cut([]part{{&e.h, state}, {&e.c, state}, {&e.keptH, state},
 		{&e.keptC, state}})
 }
 
 // onRows launches a kernel over the elements of a state, given the lengths and the step.
 func (l *steps) onRows(kernel string, t tape, step int, memory ...any) {
-	l.device.launch(kernel, across(blocksFor(l.B*l.H, flatThreads), flatThreads),
+	l.device.queue.launch(kernel, across(blocksFor(l.B*l.H, flatThreads), flatThreads),
 		append([]any{t.lengths, int32(t.first + step), int32(l.B), int32(l.H)}, memory...)...)
 }
 
@@ -31,7 +31,7 @@ func (l *steps) keepStates(o operands, t tape, step int) {
 	before, after := l.at(t, step)
 	l.onRows("layer_keep_ended", t, step, after.h, before.h, after.c, before.cell)
 	if l.held.hh != nil {
-		l.device.round(o, after.h, l.held.x, l.B*l.H)
+		l.device.gemm.round(o, after.h, l.held.x, l.B*l.H)
 	}
 }
 

@@ -4,6 +4,7 @@ package cuda
 
 import (
 	"fmt"
+	"os"
 	"unsafe"
 
 	"rondo/compute"
@@ -27,9 +28,40 @@ func (o operands) String() string {
 		operandFP16: "fp16"}[o]
 }
 
+// gemm computes products.
+type gemm struct {
+	queue     *queue
+	memory    *memory
+	precision compute.Precision
+	blas      *driver.BLAS // nil where there is none
+	// unsupported are operands of whose products cuBLAS has said that it has none here.
+	unsupported [operandFP16 + 1]bool
+}
+
+// open opens cuBLAS, if it is there, wanted, and starts; otherwise lacks says so, for a name.
+func (g *gemm) open() (lacks string, err error) {
+	lacks = "; no cuBLAS"
+	switch choice := os.Getenv(blasEnvironment); choice {
+	case "":
+		workspace := g.memory.malloc(blasBytes)
+		var why string
+		if g.blas, why = g.queue.stream.OpenBLAS(workspace, blasBytes); g.blas != nil {
+			return "", nil
+		}
+		if why != "" {
+			lacks += ": " + why
+		}
+		g.memory.release(workspace)
+	case "off":
+	default:
+		return "", fmt.Errorf("%s is %q: give off, or nothing", blasEnvironment, choice)
+	}
+	return lacks, nil
+}
+
 // forward is what the products of the forward pass multiply.
-func (d *Device) forward() operands {
-	switch d.config.Precision {
+func (g *gemm) forward() operands {
+	switch g.precision {
 	case compute.TF32:
 		return operandTF32
 	case compute.BF16:
@@ -41,11 +73,11 @@ func (d *Device) forward() operands {
 }
 
 // backward is what those of the backward pass do: gradients may be below the range of fp16.
-func (d *Device) backward() operands {
-	if d.config.Precision == compute.FP16 {
+func (g *gemm) backward() operands {
+	if g.precision == compute.FP16 {
 		return operandBF16
 	}
-	return d.forward()
+	return g.forward()
 }
 
 // Gemm computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n]. With beta
@@ -59,7 +91,7 @@ func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []fl
 	}
 	switch {
 	case k > 0:
-		d.product(d.backward(), transA, transB, m, n, k, alpha, at(a), at(b), beta, at(c))
+		d.gemm.product(d.gemm.backward(), transA, transB, m, n, k, alpha, at(a), at(b), beta, at(c))
 	case beta == 0:
 		d.Zero(c)
 	default:
@@ -106,8 +138,8 @@ func libraryHas(o operands, major int) bool {
 }
 
 // byLibrary says whether cuBLAS is there for products of such operands.
-func (d *Device) byLibrary(o operands) bool {
-	return d.blas != nil && !d.unsupported[o] && libraryHas(o, d.major())
+func (g *gemm) byLibrary(o operands) bool {
+	return g.blas != nil && !g.unsupported[o] && libraryHas(o, g.queue.info.Major)
 }
 
 // chooseMethod says how a product is made; library says whether cuBLAS is there, tensor whether the
@@ -152,9 +184,9 @@ func blocksFor(n, part int) int { return (n + part - 1) / part }
 // product computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n], all
 // packed float32 in the device's memory; m, n and k are positive. With beta zero it does not read
 // c. It may use the scratch.
-func (d *Device) product(o operands, transA, transB bool, m, n, k int, alpha float32,
+func (g *gemm) product(o operands, transA, transB bool, m, n, k int, alpha float32,
 	a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
-	d.productOf(o, halves{}, transA, transB, m, n, k, alpha, a, b, beta, c)
+	g.productOf(o, halves{}, transA, transB, m, n, k, alpha, a, b, beta, c)
 }
 
 // halves are copies of a product's operands in 16 bits, where several products share an operand. A
@@ -164,8 +196,8 @@ type halves struct{ a, b unsafe.Pointer }
 // sharesHalves says whether cuBLAS multiplies an [m, k] and an [n, k] matrix, and their gradients,
 // from the same copies of the operands. The gradient of the first matrix is an [m, k] product over
 // n. It is asked for as [k, m]: for cuBLAS, chooseMethod is symmetric in m and n.
-func (d *Device) sharesHalves(m, n, k int) bool {
-	by := d.byLibrary(operandBF16) && d.forward() == operandBF16
+func (g *gemm) sharesHalves(m, n, k int) bool {
+	by := g.byLibrary(operandBF16) && g.forward() == operandBF16
 	for range 3 {
 		by = by && chooseMethod(operandBF16, m, n, k, by, true).library
 		m, n, k = n, k, m
@@ -174,76 +206,76 @@ func (d *Device) sharesHalves(m, n, k int) bool {
 }
 
 // productOf is product for operands of which there may be copies.
-func (d *Device) productOf(o operands, copies halves, transA, transB bool, m, n, k int,
+func (g *gemm) productOf(o operands, copies halves, transA, transB bool, m, n, k int,
 	alpha float32, a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
 	p := driver.Product{TransA: transA, TransB: transB, M: m, N: n, K: k,
 		Alpha: alpha, Beta: beta, A: a, B: b, C: c}
-	tensor := d.major() >= 8
-	how := chooseMethod(o, m, n, k, d.byLibrary(o), tensor)
+	tensor := g.queue.info.Major >= 8
+	how := chooseMethod(o, m, n, k, g.byLibrary(o), tensor)
 	if how.library {
-		if d.libraryProduct(o, copies, p) {
+		if g.libraryProduct(o, copies, p) {
 			return
 		}
 		how = chooseMethod(o, m, n, k, false, tensor)
 	}
-	d.ownProduct(o, p, how)
+	g.ownProduct(o, p, how)
 }
 
 // libraryProduct makes a product by cuBLAS. It returns false if cuBLAS does not support it.
-func (d *Device) libraryProduct(o operands, copies halves, p driver.Product) (done bool) {
+func (g *gemm) libraryProduct(o operands, copies halves, p driver.Product) (done bool) {
 	if o == operandBF16 || o == operandFP16 {
-		d.roundBoth(o, &copies, p)
+		g.roundBoth(o, &copies, p)
 		p.A, p.B = copies.a, copies.b
 	}
-	return d.multiply(o, &p)
+	return g.multiply(o, &p)
 }
 
 // multiply has cuBLAS make a product of operands that are in memory as it reads them. Where it has
 // no such products it does nothing, and is not asked for one of such operands any more.
-func (d *Device) multiply(o operands, p *driver.Product) (done bool) {
+func (g *gemm) multiply(o operands, p *driver.Product) (done bool) {
 	p.Operand = [...]driver.Operand{operandFP32: driver.Float32, operandTF32: driver.TF32,
 		operandBF16: driver.BFloat16, operandFP16: driver.Float16}[o]
-	err := d.blas.Multiply(p)
+	err := g.blas.Multiply(p)
 	if driver.Unsupported(err) {
-		d.unsupported[o] = true
+		g.unsupported[o] = true
 		return false
 	}
 	if err != nil {
-		d.refused(fmt.Sprintf("a product of %d x %d x %d by cuBLAS", p.M, p.N, p.K), 0, err)
+		g.queue.refused(fmt.Sprintf("a product of %d x %d x %d by cuBLAS", p.M, p.N, p.K), 0, err)
 	}
 	return true
 }
 
 // roundBoth makes the missing copies, in the scratch.
-func (d *Device) roundBoth(o operands, copies *halves, p driver.Product) {
+func (g *gemm) roundBoth(o operands, copies *halves, p driver.Product) {
 	lenA, lenB := p.M*p.K, p.K*p.N
 	bytesA := alignedBytes(2 * lenA)
 	if copies.a != nil {
 		bytesA = 0
 	}
 	if copies.a == nil || copies.b == nil {
-		room := d.scratch(bytesA + 2*lenB)
+		room := g.memory.scratch(bytesA + 2*lenB)
 		if copies.a == nil {
 			copies.a = room
-			d.round(o, p.A, copies.a, lenA)
+			g.round(o, p.A, copies.a, lenA)
 		}
 		if copies.b == nil {
 			copies.b = unsafe.Add(room, bytesA)
-			d.round(o, p.B, copies.b, lenB)
+			g.round(o, p.B, copies.b, lenB)
 		}
 	}
 }
 
 // round makes a 16-bit copy.
-func (d *Device) round(o operands, from, to unsafe.Pointer, n int) {
-	d.launch("gemm_round", d.over(n), int64(n), from, to, int32(o))
+func (g *gemm) round(o operands, from, to unsafe.Pointer, n int) {
+	g.queue.launch("gemm_round", g.queue.over(n), int64(n), from, to, int32(o))
 }
 
 // ownProduct makes a product by our kernels: in one launch, or in two if k is cut in slices.
-func (d *Device) ownProduct(o operands, p driver.Product, how method) {
+func (g *gemm) ownProduct(o operands, p driver.Product, how method) {
 	to, alpha, beta := p.C, p.Alpha, p.Beta
 	if how.slices > 1 {
-		to = d.scratch(how.scratch(o, p.M, p.N, p.K))
+		to = g.memory.scratch(how.scratch(o, p.M, p.N, p.K))
 		alpha, beta = 1, 0
 	}
 	l := launch{grid: [3]int{blocksFor(p.M, how.tile), blocksFor(p.N, how.tile), how.slices}}
@@ -251,14 +283,14 @@ func (d *Device) ownProduct(o operands, p driver.Product, how method) {
 		p.A, p.B, beta, to, int32(how.slice)}
 	if how.tensor {
 		l.block, l.shared = tensorThreads(how.tile), tensorBytes(how.tile)
-		d.launch(fmt.Sprintf("tensor_%v_%d", o, how.tile), l, arguments...)
+		g.queue.launch(fmt.Sprintf("tensor_%v_%d", o, how.tile), l, arguments...)
 	} else {
 		l.block, l.shared = [3]int{gemmThreads, 1, 1}, gemmBytes(how.tile)
-		d.launch(fmt.Sprintf("gemm_%d", how.tile), l, append(arguments, int32(o))...)
+		g.queue.launch(fmt.Sprintf("gemm_%d", how.tile), l, append(arguments, int32(o))...)
 	}
 	if how.slices > 1 {
 		count := p.M * p.N
-		d.launch("gemm_sum_slices", d.parted(count, flatThreads), int64(count),
+		g.queue.launch("gemm_sum_slices", g.queue.parted(count, flatThreads), int64(count),
 			int32(how.slices), p.Alpha, to, p.Beta, p.C)
 	}
 }

@@ -120,7 +120,7 @@ func methodsOf(d *Device, o operands, k int) []method {
 	all := []method{{tile: 64}}
 	if o == operandFP32 {
 		all = append(all, method{tile: 128})
-	} else if d.major() >= 8 {
+	} else if d.queue.info.Major >= 8 {
 		all = append(all, method{tensor: true, tile: 64}, method{tensor: true, tile: 128})
 	}
 	for i := range all {
@@ -147,7 +147,7 @@ func TestProductKernels(t *testing.T) {
 			}
 			p := newGemmProblem(o, size[0], size[1], size[2], trial, random)
 			for _, how := range methodsOf(d, o, p.k) {
-				multiply := func(q driver.Product) { d.ownProduct(o, q, how) }
+				multiply := func(q driver.Product) { d.gemm.ownProduct(o, q, how) }
 				got := p.run(d, trial/4, multiply)
 				p.check(t, fmt.Sprintf("%+v", how), got)
 				if how.slices == 1 {
@@ -168,13 +168,13 @@ const libraryTF32 = 0x1p-9
 // TestLibraryProduct holds what is asked of cuBLAS against the same.
 func TestLibraryProduct(t *testing.T) {
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(23, 24))
-	if d.blas == nil {
+	if d.gemm.blas == nil {
 		t.Skip("no cuBLAS")
 	}
 	for _, o := range allOperands() {
 		for trial := range 8 {
 			p := newGemmProblem(o, 20, 33, 17+trial, trial, random)
-			got := p.run(d, 0, func(q driver.Product) { d.libraryProduct(o, halves{}, q) })
+			got := p.run(d, 0, func(q driver.Product) { d.gemm.libraryProduct(o, halves{}, q) })
 			if o == operandTF32 {
 				p.o = operandFP32
 				p.within(t, "cuBLAS in TF32", got, libraryTF32)
@@ -193,7 +193,7 @@ func TestGemm(t *testing.T) {
 		d := newGPU(t, precision)
 		for trial := range 8 {
 			m, n, k := 1+random.IntN(70), 1+random.IntN(70), 1+random.IntN(300)
-			p := newGemmProblem(d.backward(), m, n, k, trial, random)
+			p := newGemmProblem(d.gemm.backward(), m, n, k, trial, random)
 			got := p.run(d, 0, func(q driver.Product) {
 				a, b, c := floats(q.A, m*k), floats(q.B, k*n), floats(q.C, m*n)
 				d.Gemm(p.transA, p.transB, m, n, k, p.alpha, a, b, p.beta, c)

@@ -44,7 +44,8 @@ func (d *Device) Peer() (compute.Peer, error) {
 	if err != nil {
 		return compute.Peer{}, fmt.Errorf("which host this is: %w", err)
 	}
-	return compute.Peer{Unit: d.info.UUID, Host: host, Library: "NCCL " + d.nccl.Version()}, nil
+	unit, library := d.queue.info.UUID, "NCCL "+d.nccl.Version()
+	return compute.Peer{Unit: unit, Host: host, Library: library}, nil
 }
 
 // hostName tells hosts, and containers that do not share a host name and /dev/shm, apart: what NCCL
@@ -87,9 +88,9 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 	if err := d.openNCCL(); err != nil {
 		return nil, err
 	}
-	comm, err := d.context.Join(d.nccl, id, rank, world)
+	comm, err := d.queue.context.Join(d.nccl, id, rank, world)
 	if driver.Broken(err) {
-		d.check("joining a group", err)
+		d.queue.check("joining a group", err)
 	}
 	if err != nil {
 		return nil, err
@@ -125,7 +126,7 @@ func (g *ncclGroup) until(ctx context.Context, f func() error) error {
 func (g *ncclGroup) leave() {
 	g.comm.Abort()
 	if err := g.comm.Left(); driver.Broken(err) {
-		g.device.check("leaving a group", err)
+		g.device.queue.check("leaving a group", err)
 	}
 }
 
@@ -136,24 +137,24 @@ func (g *ncclGroup) AllReduce(ctx context.Context, x []float32) error {
 		return nil
 	}
 	const doing = "summing between GPUs"
-	d := g.device
-	d.notRecording(doing)
+	q := &g.device.queue
+	q.notRecording(doing)
 	return g.until(ctx, func() error {
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		if err := g.comm.Sum(d.stream, at(x), len(x)); err != nil {
+		if err := g.comm.Sum(q.stream, at(x), len(x)); err != nil {
 			return err
 		}
 		if err := g.comm.Settle(ctx); err != nil {
 			return err
 		}
-		limit := d.patience
+		limit := q.patience
 		if deadline, ok := ctx.Deadline(); ok {
 			limit += max(0, time.Until(deadline))
 		}
-		d.check(doing, d.fence.Record(d.stream))
-		d.check(doing, d.fence.Wait(limit))
+		q.check(doing, q.fence.Record(q.stream))
+		q.check(doing, q.fence.Wait(limit))
 		return g.comm.Settle(ctx)
 	})
 }
@@ -165,7 +166,7 @@ func (g *ncclGroup) Close() {
 		return
 	}
 	delete(d.groups, g)
-	if !d.broken {
+	if !d.queue.broken {
 		g.leave()
 	}
 }

@@ -239,7 +239,7 @@ func TestGroupHangs(t *testing.T) {
 			return err
 		},
 		"joining refused": func(ctx context.Context, d *Device, id []byte) error {
-			if _, err := d.context.Join(d.nccl, id, 0, 2); err != nil {
+			if _, err := d.queue.context.Join(d.nccl, id, 0, 2); err != nil {
 				return err
 			}
 			_, err := d.Join(ctx, id, 0, 2) // whose place is taken
@@ -262,9 +262,9 @@ func TestGroupHangs(t *testing.T) {
 				defer compute.Catch(&err)
 				return doing()
 			}()
-			if failed, ok := errors.AsType[*compute.DeviceError](err); !ok || !d.broken ||
+			if failed, ok := errors.AsType[*compute.DeviceError](err); !ok || !d.queue.broken ||
 				!strings.Contains(failed.Error(), "ncclCommAbort: it has not come to an end in") {
-				t.Errorf("%s: %v; broken: %t", name, err, d.broken)
+				t.Errorf("%s: %v; broken: %t", name, err, d.queue.broken)
 			}
 		}
 		cancel()

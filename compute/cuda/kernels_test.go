@@ -21,18 +21,18 @@ const mostRegisters = 64 << 10
 // memory, and each can be launched with the largest block that it is declared for.
 func TestKernelUse(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	for i := range d.kernels.modules {
-		m := &d.kernels.modules[i]
+	for i := range d.queue.kernels.modules {
+		m := &d.queue.kernels.modules[i]
 		began := time.Now()
-		loaded, err := d.context.Load(m.PTX)
+		loaded, err := d.queue.context.Load(m.PTX)
 		if err != nil {
 			t.Fatalf("%s: %v", m.Name, err)
 		}
 		m.loaded = loaded
 		t.Logf("%s compiled in %.2f s", m.Name, time.Since(began).Seconds())
 	}
-	for _, name := range slices.Sorted(maps.Keys(d.kernels.of)) {
-		k := d.kernel(name)
+	for _, name := range slices.Sorted(maps.Keys(d.queue.kernels.of)) {
+		k := d.queue.kernel(name)
 		use, err := k.Use()
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -72,8 +72,9 @@ func TestActivations(t *testing.T) {
 	for gate := range 4 {
 		d.Upload(sums[gate*n:(gate+1)*n], xs)
 	}
-	d.launch("cell_lstm_forward", across(blocksFor(n, cellBlock), cellBlock), sums, zeros, zeros,
-		zeros, states[:n], states[n:], []float32(nil), int32(1), int32(n), int32(0), flag(false))
+	d.queue.launch("cell_lstm_forward", across(blocksFor(n, cellBlock), cellBlock), sums, zeros,
+		zeros, zeros, states[:n], states[n:], []float32(nil), int32(1), int32(n), int32(0),
+		flag(false))
 	d.Download(got, sums)
 	const input, candidate = 0, 2   // LSTM's gates i, of sigmoid, and g, of tanh
 	var sigmoidOff, tanhOff float64 // absolute, relative

@@ -53,23 +53,23 @@ func newKernelTable(major, minor int) (kernelTable, error) {
 }
 
 // kernel finds a kernel by name.
-func (d *Device) kernel(name string) *driver.Kernel {
-	if k := d.kernels.found[name]; k != nil {
+func (q *queue) kernel(name string) *driver.Kernel {
+	if k := q.kernels.found[name]; k != nil {
 		return k
 	}
-	i, ok := d.kernels.of[name]
+	i, ok := q.kernels.of[name]
 	if !ok {
 		panic(fmt.Sprintf("cuda: no module has the kernel %s; is kernels/ptx up to date?", name))
 	}
-	m := &d.kernels.modules[i]
+	m := &q.kernels.modules[i]
 	if m.loaded == nil {
-		loaded, err := d.context.Load(m.PTX)
-		d.check("loading the kernels of "+m.Name, err)
+		loaded, err := q.context.Load(m.PTX)
+		q.check("loading the kernels of "+m.Name, err)
 		m.loaded = loaded
 	}
 	k, err := m.loaded.Kernel(name)
-	d.check("finding the kernel "+name, err)
-	d.kernels.found[name] = k
+	q.check("finding the kernel "+name, err)
+	q.kernels.found[name] = k
 	return k
 }
 
@@ -98,26 +98,26 @@ func across(blocks, threads int) launch {
 
 // launch enqueues a kernel. The arguments are of the kernel's parameters, in order: addresses as
 // unsafe.Pointer or []float32, and numbers as int32, uint32, int64, uint64 or float32.
-func (d *Device) launch(kernel string, l launch, arguments ...any) {
-	if err := d.tryLaunch(kernel, l, arguments...); err != nil {
-		d.refused("kernel "+kernel, 0, err)
+func (q *queue) launch(kernel string, l launch, arguments ...any) {
+	if err := q.tryLaunch(kernel, l, arguments...); err != nil {
+		q.refused("kernel "+kernel, 0, err)
 	}
 }
 
 // tryLaunch is launch for whoever can do without.
-func (d *Device) tryLaunch(kernel string, l launch, arguments ...any) error {
-	k := d.kernel(kernel)
+func (q *queue) tryLaunch(kernel string, l launch, arguments ...any) error {
+	k := q.kernel(kernel)
 	if l.grid[0] < 1 || l.block[0] < 1 || len(arguments) > maxArguments {
 		panic(fmt.Sprintf("cuda: %s: %v blocks of %v threads, %d arguments", kernel, l.grid,
 			l.block, len(arguments)))
 	}
-	t := &d.kernels
+	t := &q.kernels
 	for i, argument := range arguments {
 		t.values[i] = bits(kernel, i, argument)
 	}
 	t.next = driver.Launch{Grid: whole(l.grid), Block: whole(l.block), Shared: l.shared,
 		Cooperative: l.cooperative, Values: t.values[:len(arguments)]}
-	return d.stream.Launch(k, &t.next)
+	return q.stream.Launch(k, &t.next)
 }
 
 // whole is a launch's extent with what was left out.

@@ -58,12 +58,12 @@ func TestLibraryDoesNotStart(t *testing.T) {
 	if child(t) {
 		d := newGPU(t, compute.FP32)
 		version := "none"
-		if d.blas != nil {
-			version = d.blas.Version()
+		if d.gemm.blas != nil {
+			version = d.gemm.blas.Version()
 		}
 		p := newGemmProblem(operandFP32, 20, 33, 17, 0, rand.New(rand.NewPCG(1, 2)))
 		p.check(t, "whoever makes it", p.run(d, 0, func(q driver.Product) {
-			d.product(p.o, q.TransA, q.TransB, q.M, q.N, q.K, q.Alpha, q.A, q.B, q.Beta, q.C)
+			d.gemm.product(p.o, q.TransA, q.TransB, q.M, q.N, q.K, q.Alpha, q.A, q.B, q.Beta, q.C)
 		}))
 		t.Logf("%s has cuBLAS %s", d.Name(), version)
 		return
@@ -120,31 +120,31 @@ func TestLibraryRefuses(t *testing.T) {
 		return
 	}
 	d := newGPU(t, compute.BF16)
-	if d.blas == nil || d.blas.Version() != "13.7" || !d.byLibrary(operandBF16) {
-		t.Fatalf("%s: cuBLAS %+v", d.Name(), d.blas)
+	if d.gemm.blas == nil || d.gemm.blas.Version() != "13.7" || !d.gemm.byLibrary(operandBF16) {
+		t.Fatalf("%s: cuBLAS %+v", d.Name(), d.gemm.blas)
 	}
 	const size = 8
 	shape := compute.RecurrentShape{Cell: compute.GRUResetBefore, T: 4, B: 4, D: size, H: size}
-	l := d.makeSteps(shape, false, true)
-	if l.held.hh != nil || d.byLibrary(operandBF16) {
+	l := makeSteps(d, shape, false, true)
+	if l.held.hh != nil || d.gemm.byLibrary(operandBF16) {
 		t.Errorf("W_hh is kept in 16 bits, of which there are no products; asked again: %t",
-			d.byLibrary(operandBF16))
+			d.gemm.byLibrary(operandBF16))
 	}
 	l.close()
-	d.unsupported[operandBF16] = false
+	d.gemm.unsupported[operandBF16] = false
 	side := libraryReuse // the least that cuBLAS is asked for
 	p := newGemmProblem(operandBF16, side, side, libraryWork16/side/side, 0,
 		rand.New(rand.NewPCG(3, 4)))
 	multiply := func(q driver.Product) {
-		d.product(p.o, q.TransA, q.TransB, q.M, q.N, q.K, q.Alpha, q.A, q.B, q.Beta, q.C)
+		d.gemm.product(p.o, q.TransA, q.TransB, q.M, q.N, q.K, q.Alpha, q.A, q.B, q.Beta, q.C)
 	}
 	got := p.run(d, 0, multiply)
-	if d.byLibrary(operandBF16) || d.broken {
+	if d.gemm.byLibrary(operandBF16) || d.queue.broken {
 		t.Errorf("after a product that is refused: asked again: %t, broken: %t",
-			d.byLibrary(operandBF16), d.broken)
+			d.gemm.byLibrary(operandBF16), d.queue.broken)
 	}
-	how := chooseMethod(p.o, p.m, p.n, p.k, false, d.major() >= 8)
+	how := chooseMethod(p.o, p.m, p.n, p.k, false, d.queue.info.Major >= 8)
 	wantSame(t, "the product", got, p.run(d, 0, func(q driver.Product) {
-		d.ownProduct(p.o, q, how)
+		d.gemm.ownProduct(p.o, q, how)
 	}))
 }

@@ -8,17 +8,19 @@ import (
 	"unsafe"
 
 	"rondo/compute"
-	"rondo/compute/cuda/driver"
 )
 
 // memory is the account of the device's memory.
 type memory struct {
+	queue     *queue
 	blocks    map[unsafe.Pointer]block
-	now, peak int64 // bytes of the blocks
-	scratch   unsafe.Pointer
-	room      int // bytes of the scratch
+	now, peak int64          // bytes of the blocks
+	room      unsafe.Pointer // the scratch
+	roomBytes int
 	outgrown  []outgrown
 	slots     map[*slot]struct{}
+	// recordings are those that are not closed.
+	recordings map[*recording]struct{}
 }
 
 // outgrown is a scratch that has been replaced, and the recordings that there were by then, of
@@ -34,8 +36,9 @@ type block struct {
 	tensor bool
 }
 
-func newMemory() memory {
-	return memory{blocks: map[unsafe.Pointer]block{}, slots: map[*slot]struct{}{}}
+func newMemory(q *queue) memory {
+	return memory{queue: q, blocks: map[unsafe.Pointer]block{}, slots: map[*slot]struct{}{},
+		recordings: map[*recording]struct{}{}}
 }
 
 // scratchStep is what the scratch's size is a multiple of.
@@ -51,13 +54,13 @@ func (d *Device) Alloc(n int) []float32 {
 	if n < 0 {
 		panic(fmt.Sprintf("cuda: Alloc of %d elements", n))
 	}
-	d.notRecording("Alloc")
+	d.queue.notRecording("Alloc")
 	if n == 0 {
 		return []float32{}
 	}
 	bytes := 4 * int64(n)
-	p := d.take(fmt.Sprintf("a tensor of %d elements", n), bytes, true)
-	d.check("zeroing a tensor", d.stream.Zero(p, bytes))
+	p := d.memory.take(fmt.Sprintf("a tensor of %d elements", n), bytes, true)
+	d.queue.check("zeroing a tensor", d.queue.stream.Zero(p, bytes))
 	return unsafe.Slice((*float32)(p), n)
 }
 
@@ -70,19 +73,19 @@ func (d *Device) Free(x []float32) {
 		panic(fmt.Sprintf("cuda: Free of %d elements at %p, which Alloc did not give", len(x),
 			at(x)))
 	}
-	d.free("freeing a tensor", at(x))
+	d.memory.free("freeing a tensor", at(x))
 }
 
 // Zero fills x with zeros.
 func (d *Device) Zero(x []float32) {
 	if len(x) > 0 {
-		d.check("zeroing a tensor", d.stream.Zero(at(x), 4*int64(len(x))))
+		d.queue.check("zeroing a tensor", d.queue.stream.Zero(at(x), 4*int64(len(x))))
 	}
 }
 
 // malloc makes a workspace, which holds anything. It may be called while recording.
-func (d *Device) malloc(bytes int) unsafe.Pointer {
-	return d.take(workspace(bytes), int64(bytes), false)
+func (m *memory) malloc(bytes int) unsafe.Pointer {
+	return m.take(workspace(bytes), int64(bytes), false)
 }
 
 func workspace(bytes int) string { return fmt.Sprintf("a workspace of %d bytes", bytes) }
@@ -104,8 +107,8 @@ func partsBytes(parts []part) (bytes int) {
 func alignedBytes(n int) int { return (n + 255) &^ 255 }
 
 // cut makes a workspace of these parts.
-func (d *Device) cut(parts []part) unsafe.Pointer {
-	memory, lack := d.tryCut(parts)
+func (m *memory) cut(parts []part) unsafe.Pointer {
+	memory, lack := m.tryCut(parts)
 	if lack != nil {
 		panic(lack)
 	}
@@ -113,9 +116,9 @@ func (d *Device) cut(parts []part) unsafe.Pointer {
 }
 
 // tryCut is cut that returns the lack of memory.
-func (d *Device) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
+func (m *memory) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 	bytes := partsBytes(parts)
-	memory, lack := d.tryTake(workspace(bytes), int64(bytes), false)
+	memory, lack := m.tryTake(workspace(bytes), int64(bytes), false)
 	if lack != nil {
 		return nil, lack
 	}
@@ -127,20 +130,28 @@ func (d *Device) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 	return memory, nil
 }
 
+// orUndo calls undo if its caller panics, for lack of memory for a part of what it makes.
+func orUndo(undo func()) {
+	if p := recover(); p != nil {
+		undo()
+		panic(p)
+	}
+}
+
 // release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
-func (d *Device) release(p unsafe.Pointer) {
-	if p == nil || d.context == nil {
+func (m *memory) release(p unsafe.Pointer) {
+	if p == nil || m.queue.context == nil {
 		return
 	}
-	if b, ok := d.memory.blocks[p]; !ok || b.tensor {
+	if b, ok := m.blocks[p]; !ok || b.tensor {
 		panic(fmt.Sprintf("cuda: release of %p, which malloc did not give", p))
 	}
-	d.free("freeing a workspace", p)
+	m.free("freeing a workspace", p)
 }
 
 // take makes a block and counts it.
-func (d *Device) take(what string, bytes int64, tensor bool) unsafe.Pointer {
-	p, lack := d.tryTake(what, bytes, tensor)
+func (m *memory) take(what string, bytes int64, tensor bool) unsafe.Pointer {
+	p, lack := m.tryTake(what, bytes, tensor)
 	if lack != nil {
 		panic(lack)
 	}
@@ -148,112 +159,82 @@ func (d *Device) take(what string, bytes int64, tensor bool) unsafe.Pointer {
 }
 
 // tryTake is take that returns the lack of memory.
-func (d *Device) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
+func (m *memory) tryTake(what string, bytes int64, tensor bool) (unsafe.Pointer,
 	*compute.MemoryError) {
 	if bytes < 1 {
 		panic(fmt.Sprintf("cuda: %s has no memory", what))
 	}
-	p, err := d.context.Alloc(bytes)
+	p, err := m.queue.context.Alloc(bytes)
 	if err != nil {
-		return nil, d.lack(what, bytes, err)
+		return nil, m.queue.lack(what, bytes, err)
 	}
-	m := &d.memory
 	m.blocks[p] = block{bytes, tensor}
 	m.now += bytes
 	m.peak = max(m.peak, m.now)
 	return p, nil
 }
 
-// refused panics with the error of a call that may have failed for lack of memory.
-func (d *Device) refused(what string, bytes int64, err error) { panic(d.lack(what, bytes, err)) }
-
-// lack is what a call lacked that failed for want of memory. It panics with any other failure.
-func (d *Device) lack(what string, bytes int64, err error) *compute.MemoryError {
-	if !driver.OutOfMemory(err) {
-		d.check(what, err)
-	}
-	lack := &compute.MemoryError{What: what, Bytes: bytes}
-	if free, total, err := d.context.Memory(); err == nil {
-		lack.Free, lack.Total = free, total
-	}
-	return lack
-}
-
 // free gives a block back, once all that may use it is done.
-func (d *Device) free(doing string, p unsafe.Pointer) {
-	d.notRecording(doing)
-	d.finish(doing)
-	d.drop(p)
+func (m *memory) free(doing string, p unsafe.Pointer) {
+	m.queue.finish(doing)
+	m.drop(p)
 }
 
 // drop gives back a block that nothing uses.
-func (d *Device) drop(p unsafe.Pointer) {
-	b := d.memory.blocks[p]
-	delete(d.memory.blocks, p)
-	d.memory.now -= b.bytes
-	if !d.broken {
-		d.check("freeing memory", d.context.Free(p))
+func (m *memory) drop(p unsafe.Pointer) {
+	b := m.blocks[p]
+	delete(m.blocks, p)
+	m.now -= b.bytes
+	if !m.queue.broken {
+		m.queue.check("freeing memory", m.queue.context.Free(p))
 	}
 }
 
 // scratch returns memory that holds anything, until the next call of scratch. It grows to what was
 // asked for at most, and never shrinks.
-func (d *Device) scratch(bytes int) unsafe.Pointer {
-	m := &d.memory
-	if bytes <= m.room {
-		return m.scratch
+func (m *memory) scratch(bytes int) unsafe.Pointer {
+	if bytes <= m.roomBytes {
+		return m.room
 	}
 	room := (bytes + scratchStep - 1) / scratchStep * scratchStep
-	larger := d.take(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
-	old := m.scratch
-	m.scratch, m.room = larger, room
+	larger := m.take(fmt.Sprintf("a scratch of %d bytes", room), int64(room), false)
+	old := m.room
+	m.room, m.roomBytes = larger, room
 	if old == nil {
 		return larger
 	}
 	// A graph has the addresses of what it was recorded with.
-	by := maps.Clone(d.recordings)
-	if d.record != nil {
-		by[d.record] = struct{}{}
+	by := maps.Clone(m.recordings)
+	if m.queue.record != nil {
+		by[m.queue.record] = struct{}{}
 	}
 	if len(by) > 0 {
 		m.outgrown = append(m.outgrown, outgrown{old, by})
 		return larger
 	}
-	d.free("freeing a scratch", old)
+	m.free("freeing a scratch", old)
 	return larger
 }
 
 // dropOutgrown frees the scratches that only this recording could still use, which is no more.
-func (d *Device) dropOutgrown(r *recording) {
-	m := &d.memory
+func (m *memory) dropOutgrown(r *recording) {
 	var kept []outgrown
 	for _, o := range m.outgrown {
 		if delete(o.by, r); len(o.by) > 0 {
 			kept = append(kept, o)
 			continue
 		}
-		d.free("freeing a scratch", o.scratch)
+		m.free("freeing a scratch", o.scratch)
 	}
 	m.outgrown = kept
 }
 
-// closeMemory frees everything that is left, of whoever it is.
-func (d *Device) closeMemory() {
-	for p := range d.memory.blocks {
-		d.drop(p)
+// close frees everything that is left, of whoever it is.
+func (m *memory) close() {
+	for p := range m.blocks {
+		m.drop(p)
 	}
-	for s := range d.memory.slots {
-		d.closeSlot(s)
+	for s := range m.slots {
+		m.closeSlot(s)
 	}
-}
-
-// made counts what was made and not given back: tensors, and everything else, the host's pinned
-// memory included. What the Device has for itself is in it.
-func (d *Device) made() (tensors, workspaces int) {
-	for _, b := range d.memory.blocks {
-		if b.tensor {
-			tensors++
-		}
-	}
-	return tensors, len(d.memory.blocks) - tensors + len(d.memory.slots)
 }

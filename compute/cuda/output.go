@@ -42,7 +42,7 @@ type gradientsOut struct {
 // NewOutput makes the last layer's workspace.
 func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 	s.Check()
-	return d.newOutput(s, outputRows(s), chooseFew(s, d.sharedPerBlock()))
+	return newOutput(d, s, outputRows(s), chooseFew(s, d.queue.info.SharedPerBlock))
 }
 
 // outputRows is how many rows' logits are in memory at once: chunks of about one size.
@@ -51,18 +51,12 @@ func outputRows(s compute.OutputShape) int {
 	return blocksFor(s.N, blocksFor(s.N, most))
 }
 
-func (d *Device) newOutput(s compute.OutputShape, rows int, few fewTokens) *output {
+func newOutput(d *Device, s compute.OutputShape, rows int, few fewTokens) *output {
 	o := &output{device: d, shape: s, few: few, rows: rows}
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			o.Close()
-		}
-	}()
-	o.memory = d.cut(o.cuts())
-	o.targets = d.newStaged(4 * s.N)
-	o.result = d.newResult()
-	made = true
+	defer orUndo(o.Close)
+	o.memory = d.memory.cut(o.cuts())
+	o.targets = d.memory.newStaged(4 * s.N)
+	o.result = d.memory.newResult()
 	return o
 }
 
@@ -73,7 +67,7 @@ func (o *output) cuts() []part {
 		return append(cuts, part{&o.parts, o.few.partBytes(o.shape)})
 	}
 	cuts = append(cuts, part{&o.logits, 4 * o.rows * o.shape.V})
-	if s := o.shape; o.device.sharesHalves(o.rows, s.V, s.H) {
+	if s := o.shape; o.device.gemm.sharesHalves(o.rows, s.V, s.H) {
 		cuts = append(cuts, part{&o.halves.x, 2 * o.rows * s.H}, part{&o.halves.w, 2 * s.V * s.H},
 			part{&o.halves.logits, 2 * o.rows * s.V})
 	}
@@ -111,39 +105,39 @@ func (o *output) run(x, w, b []float32, targets []int32, to *gradientsOut) {
 func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut) {
 	s, d, copies := o.shape, o.device, o.halves
 	if copies.w != nil {
-		d.round(operandBF16, at(w), copies.w, s.V*s.H)
+		d.gemm.round(operandBF16, at(w), copies.w, s.V*s.H)
 	}
 	for first := 0; first < s.N; first += o.rows {
 		n := min(o.rows, s.N-first)
 		rows := at(x[first*s.H:])
 		if copies.x != nil {
-			d.round(operandBF16, rows, copies.x, n*s.H)
+			d.gemm.round(operandBF16, rows, copies.x, n*s.H)
 		}
-		d.productOf(d.forward(), halves{copies.x, copies.w}, false, true, n, s.V, s.H, 1, rows,
-			at(w), 0, o.logits)
+		d.gemm.productOf(d.gemm.forward(), halves{copies.x, copies.w}, false, true, n, s.V, s.H, 1,
+			rows, at(w), 0, o.logits)
 		kernel, scale, smoothing := "head_loss", float32(0), float32(0)
 		if to != nil {
 			kernel, scale, smoothing = "head_gradient", to.scale, s.Smoothing
 		}
-		l, cached := rowLaunch(n, s.V, d.sharedPerBlock())
+		l, cached := rowLaunch(n, s.V, d.queue.info.SharedPerBlock)
 		if cached {
 			kernel += "_cached"
 		}
-		d.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
+		d.queue.launch(kernel, l, int32(s.V), o.logits, b, unsafe.Add(ids, 4*first), scale,
 			smoothing, unsafe.Add(o.losses, 8*first), copies.logits)
 		if to == nil {
 			continue
 		}
 		beta := float32(min(first, 1)) // the first chunk overwrites
-		d.productOf(d.backward(), halves{copies.logits, copies.w}, false, false, n, s.H, s.V, 1,
-			o.logits, at(w), 0, at(to.dx[first*s.H:]))
-		d.productOf(d.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H, n, 1,
-			o.logits, rows, beta, at(to.dw))
+		d.gemm.productOf(d.gemm.backward(), halves{copies.logits, copies.w}, false, false, n, s.H,
+			s.V, 1, o.logits, at(w), 0, at(to.dx[first*s.H:]))
+		d.gemm.productOf(d.gemm.backward(), halves{copies.logits, copies.x}, true, false, s.V, s.H,
+			n, 1, o.logits, rows, beta, at(to.dw))
 		if to.db != nil {
-			d.columnSums(summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
+			columnSums(&d.memory, summed{out: at(to.db), add: first > 0}, o.logits, n, s.V)
 		}
 	}
-	d.sumDoubles(o.sum, o.result, o.losses, s.N)
+	sumDoubles(&d.queue, o.sum, o.result, o.losses, s.N)
 }
 
 // Threads and shared memory of a row's block: kernels/head.cu.
@@ -187,6 +181,6 @@ func (o *output) Close() {
 	if o.result != nil {
 		o.result.close()
 	}
-	o.device.release(o.memory)
+	o.device.memory.release(o.memory)
 	o.memory = nil
 }

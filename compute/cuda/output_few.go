@@ -74,16 +74,16 @@ func (o *output) runFew(x, w, b []float32, ids unsafe.Pointer, to *gradientsOut)
 	l := across(blocks, fewThreads)
 	l.shared = o.few.shared
 	arguments := []any{int32(s.N), int32(s.H), int32(s.V), int32(o.few.chunk), x, w, b, ids,
-		int32(d.forward()), o.losses}
+		int32(d.gemm.forward()), o.losses}
 	if to == nil {
-		d.launch("head_few_loss", l, arguments...)
-		d.sumDoubles(o.sum, o.result, o.losses, blocks)
+		d.queue.launch("head_few_loss", l, arguments...)
+		sumDoubles(&d.queue, o.sum, o.result, o.losses, blocks)
 		return
 	}
-	d.launch("head_few_gradient", l, append(arguments, to.scale, s.Smoothing,
-		int32(d.backward()), to.dx, o.parts)...)
+	d.queue.launch("head_few_gradient", l, append(arguments, to.scale, s.Smoothing,
+		int32(d.gemm.backward()), to.dx, o.parts)...)
 	sum := across(1+blocksFor(o.few.width(s), columnWidth), columnWidth*columnParts)
 	sum.shared = columnSumBytes
-	d.launch("head_few_sum", sum, int32(blocks), int32(s.H), int32(s.V), o.parts, o.losses, to.dw,
-		to.db, o.sum, o.result.place())
+	d.queue.launch("head_few_sum", sum, int32(blocks), int32(s.H), int32(s.V), o.parts, o.losses,
+		to.dw, to.db, o.sum, o.result.place())
 }

@@ -119,7 +119,7 @@ func waysOf(d *Device, s compute.OutputShape) []wayOf {
 	if s.N > 1 {
 		all = append(all, wayOf{"chunks", (s.N + 2) / 3, fewTokens{}})
 	}
-	if few := chooseFew(s, d.sharedPerBlock()); few.fits() {
+	if few := chooseFew(s, d.queue.info.SharedPerBlock); few.fits() {
 		all = append(all, wayOf{"few", s.N, few})
 		few.chunk, few.shared = fewStep, fewBytes(s.V, fewStep)
 		all = append(all, wayOf{"few in chunks", s.N, few})
@@ -167,10 +167,10 @@ func TestOutput(t *testing.T) {
 			if precision != compute.FP32 && i%3 != 1 {
 				continue
 			}
-			loss, gradients := p.solve(d.forward(), d.backward())
+			loss, gradients := p.solve(d.gemm.forward(), d.gemm.backward())
 			for _, way := range waysOf(d, p.OutputShape) {
 				what := fmt.Sprintf("%v %+v %s", precision, p.OutputShape, way.name)
-				o := d.newOutput(p.OutputShape, way.rows, way.few)
+				o := newOutput(d, p.OutputShape, way.rows, way.few)
 				got := p.run(d, o, i%2)
 				p.check(t, what, got, loss, gradients, bound)
 				if precision != compute.FP32 {
@@ -195,11 +195,11 @@ func TestOutput(t *testing.T) {
 func TestOutputHalves(t *testing.T) {
 	d := newGPU(t, compute.BF16)
 	s := compute.OutputShape{N: 256, H: 1024, V: 2048}
-	if !d.sharesHalves(s.N, s.V, s.H) {
+	if !d.gemm.sharesHalves(s.N, s.V, s.H) {
 		t.Skip("this test needs cuBLAS")
 	}
 	p := newOutputProblem(s, true, rand.New(rand.NewPCG(39, 40)))
-	o := d.newOutput(s, s.N, fewTokens{})
+	o := newOutput(d, s, s.N, fewTokens{})
 	defer o.Close()
 	x, w, b := place(d, p.x, 0), place(d, p.w, 0), place(d, p.b, 0)
 	var got [2][3][]float32
@@ -217,13 +217,13 @@ func TestOutputHalves(t *testing.T) {
 // TestOutputLong has rows of logits that just fit in shared memory, and that do not.
 func TestOutputLong(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	most := (d.sharedPerBlock() - rowBytes) / 4
+	most := (d.queue.info.SharedPerBlock - rowBytes) / 4
 	for _, c := range []struct {
 		V      int
 		cached bool
 	}{{most &^ 3, true}, {most&^3 + 4, false}, {most&^3 + 7, false}} {
 		s := compute.OutputShape{N: 2, H: 2, V: c.V}
-		if _, cached := rowLaunch(s.N, s.V, d.sharedPerBlock()); cached != c.cached {
+		if _, cached := rowLaunch(s.N, s.V, d.queue.info.SharedPerBlock); cached != c.cached {
 			t.Fatalf("rows of %d logits are cached: %t", s.V, cached)
 		}
 		p := newOutputProblem(s, true, rand.New(rand.NewPCG(33, 34)))
@@ -250,7 +250,7 @@ func TestOutputMasked(t *testing.T) {
 			p.w[i] = 2
 		}
 		for _, way := range waysOf(d, s) {
-			o := d.newOutput(s, way.rows, way.few)
+			o := newOutput(d, s, way.rows, way.few)
 			none := p.run(d, o, 0)
 			if none.losses != [2]float64{} {
 				t.Errorf("%d tokens, %s: losses %v of no target", V, way.name, none.losses)
@@ -286,7 +286,7 @@ func TestOutputNaN(t *testing.T) {
 			p.targets[i] = int32(random.IntN(s.V))
 		}
 		for _, way := range waysOf(d, s) {
-			o := d.newOutput(s, way.rows, way.few)
+			o := newOutput(d, s, way.rows, way.few)
 			for _, from := range [][]float32{p.x, p.w, p.b} {
 				spoilt := &from[random.IntN(len(from))]
 				was := *spoilt

@@ -30,33 +30,28 @@ type persistent struct {
 // faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
 // have no such tensor instructions as the kernels use.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
-	l := d.layOutPersistent(s, inference)
+	l := layOutPersistent(d, s, inference)
 	if l == nil {
 		return nil
 	}
 	var lack *compute.MemoryError
-	if l.memory, lack = d.tryCut(l.parts()); lack != nil {
+	if l.memory, lack = d.memory.tryCut(l.parts()); lack != nil {
 		return nil
 	}
-	made := false
-	defer func() {
-		if !made {
-			l.close()
-		}
-	}()
-	if l.there != nil && !l.resident(l.there, d.forward(), false) {
+	defer orUndo(l.close)
+	if l.there != nil && !l.resident(l.there, d.gemm.forward(), false) {
 		l.there = nil
 	}
-	if l.back != nil && !l.resident(l.back, d.backward(), true) {
+	if l.back != nil && !l.resident(l.back, d.gemm.backward(), true) {
 		l.back = nil
 	}
 	if l.there == nil && l.back == nil {
+		l.close()
 		return nil
 	}
 	if !l.whole(inference) {
 		l.byProducts()
 	}
-	made = true
 	return l
 }
 
@@ -70,18 +65,19 @@ func (l *persistent) byProducts() loop {
 }
 
 // layOutPersistent is newPersistent without memory.
-func (d *Device) layOutPersistent(s compute.RecurrentShape, inference bool) *persistent {
-	if d.major() < 8 && d.forward() != operandFP32 {
+func layOutPersistent(d *Device, s compute.RecurrentShape, inference bool) *persistent {
+	g := &d.queue.info
+	if g.Major < 8 && d.gemm.forward() != operandFP32 {
 		return nil
 	}
 	l := &persistent{device: d, RecurrentShape: s, inference: inference}
-	if p, ok := planPersistent(s, d.forward(), d.multiprocessors(), d.sharedPerBlock(),
+	if p, ok := planPersistent(s, d.gemm.forward(), g.Multiprocessors, g.SharedPerBlock,
 		false); ok {
 		l.there = &p
 	}
 	if !inference {
-		if p, ok := planPersistent(s, d.backward(), d.multiprocessors(), d.sharedPerBlock(),
-			true); ok {
+		p, ok := planPersistent(s, d.gemm.backward(), g.Multiprocessors, g.SharedPerBlock, true)
+		if ok {
 			l.back = &p
 		}
 	}
@@ -106,7 +102,7 @@ func (l *persistent) close() {
 	if l.steps != nil {
 		l.steps.close()
 	}
-	l.device.release(l.memory)
+	l.device.memory.release(l.memory)
 	l.memory = nil
 }
 
@@ -125,14 +121,14 @@ func (l *persistent) empty(backward bool) copied {
 // would have them wait for each other for ever: nothing was launched.
 func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args ...any) bool {
 	name := persistentKernel(p, o, backward)
-	err := l.device.tryLaunch(name, launch{
+	err := l.device.queue.tryLaunch(name, launch{
 		grid: [3]int{p.slices, p.groups, 1}, block: [3]int{persistentThreads, 1, 1},
 		shared: p.shared, cooperative: true}, args...)
 	if driver.TooManyBlocks(err) {
 		return false
 	}
 	if err != nil {
-		l.device.refused("kernel "+name, 0, err)
+		l.device.queue.refused("kernel "+name, 0, err)
 	}
 	return true
 }
@@ -140,10 +136,10 @@ func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args .
 // resident says whether a multiprocessor can have a block of a plan. A compiler of another version
 // may have taken more registers than a block can have.
 func (l *persistent) resident(p *persistentPlan, o operands, backward bool) bool {
-	k := l.device.kernel(persistentKernel(p, o, backward))
+	k := l.device.queue.kernel(persistentKernel(p, o, backward))
 	blocks, err := k.Resident(persistentThreads, p.shared)
-	l.device.check("asking for the blocks of a recurrent kernel", err)
-	return blocks*l.device.multiprocessors() >= p.slices*p.groups
+	l.device.queue.check("asking for the blocks of a recurrent kernel", err)
+	return blocks*l.device.queue.info.Multiprocessors >= p.slices*p.groups
 }
 
 func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
@@ -152,8 +148,8 @@ func (l *persistent) forward(hh, biasHH unsafe.Pointer, t tape) {
 		l.byProducts().forward(hh, biasHH, t)
 		return
 	}
-	launched := l.launch(p, l.device.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
-		l.exchange, l.device.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
+	launched := l.launch(p, l.device.gemm.forward(), false, hh, biasHH, t.act, t.cell, t.q, t.h,
+		l.exchange, l.device.queue.watchAt(), int32(l.Cell), int32(l.T), int32(l.B), int32(l.H),
 		int32(p.units), int32(p.passes))
 	if !launched {
 		l.there = nil
@@ -167,9 +163,9 @@ func (l *persistent) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t t
 		l.byProducts().backward(hh, dy, dout, dstate, t)
 		return
 	}
-	launched := l.launch(p, l.device.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
-		dstate.c, t.act, t.cell, t.q, t.h, l.carry, l.exchange, l.device.watchAt(), int32(l.Cell),
-		int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
+	launched := l.launch(p, l.device.gemm.backward(), true, hh, dy, dout.h, dout.c, dstate.h,
+		dstate.c, t.act, t.cell, t.q, t.h, l.carry, l.exchange, l.device.queue.watchAt(),
+		int32(l.Cell), int32(l.T), int32(l.B), int32(l.H), int32(p.passes))
 	if !launched {
 		l.back = nil
 		l.backward(hh, dy, dout, dstate, t)

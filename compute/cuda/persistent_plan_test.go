@@ -137,11 +137,11 @@ func TestPersistentKernelNames(t *testing.T) {
 	d := newGPU(t, compute.BF16)
 	for _, o := range []operands{operandFP32, operandTF32, operandBF16, operandFP16} {
 		for _, backward := range []bool{false, true} {
-			if d.major() < 8 && o != operandFP32 || backward && o == operandFP16 {
+			if d.queue.info.Major < 8 && o != operandFP32 || backward && o == operandFP16 {
 				continue
 			}
 			for _, k := range persistentKernels(o, backward) {
-				d.kernel(persistentKernel(&persistentPlan{rowTiles: k.rowTiles}, o, backward))
+				d.queue.kernel(persistentKernel(&persistentPlan{rowTiles: k.rowTiles}, o, backward))
 			}
 		}
 	}

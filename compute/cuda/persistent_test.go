@@ -27,7 +27,7 @@ func persistentCells() []compute.Cell {
 // persistentPrecisions are those for which the GPU has persistent loops: all, from 8.0 on.
 func persistentPrecisions(t *testing.T) map[compute.Precision]agreement {
 	all := agreements()
-	if newGPU(t, compute.FP32).major() < 8 {
+	if newGPU(t, compute.FP32).queue.info.Major < 8 {
 		maps.DeleteFunc(all, func(p compute.Precision, _ agreement) bool {
 			return p != compute.FP32
 		})
@@ -38,7 +38,7 @@ func persistentPrecisions(t *testing.T) map[compute.Precision]agreement {
 // overPersistent makes layers over the recurrence in one launch.
 func overPersistent(t *testing.T, d *Device) newLayerOf {
 	return func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-		return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+		return newRecurrent(d, s, inference, func(d *Device, s compute.RecurrentShape,
 			inference bool) loop {
 			l := newPersistent(d, s, inference)
 			if l == nil {
@@ -117,20 +117,20 @@ func TestPersistentKernels(t *testing.T) {
 	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 17, D: 3, H: 80}
 	for p := range persistentPrecisions(t) {
 		d, random := newGPU(t, p), rand.New(rand.NewPCG(5, 6))
-		for _, k := range persistentKernels(d.backward(), true) {
+		for _, k := range persistentKernels(d.gemm.backward(), true) {
 			for _, h := range []int{s.H, 288} { // the latter for rows of more than the registers
 				s.H = h
-				plan, ok := k.plan(s, d.backward(), d.multiprocessors(), true)
-				if !ok || plan.shared > d.sharedPerBlock() {
+				plan, ok := k.plan(s, d.gemm.backward(), d.queue.info.Multiprocessors, true)
+				if !ok || plan.shared > d.queue.info.SharedPerBlock {
 					continue
 				}
 				sameAsSteps(t, d, newRecurrentProblem(s, false, random),
 					func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-						return d.newRecurrent(s, inference, func(d *Device,
+						return newRecurrent(d, s, inference, func(d *Device,
 							s compute.RecurrentShape, inference bool) loop {
 							l := &persistent{device: d, RecurrentShape: s, back: &plan,
 								steps: newSteps(d, s, inference)}
-							l.memory = d.cut(l.parts())
+							l.memory = d.memory.cut(l.parts())
 							return l
 						})
 					})
@@ -143,7 +143,8 @@ func TestPersistentKernels(t *testing.T) {
 // TestPersistentHalf has a shape of which the emulated GPU's 16 blocks hold one pass alone.
 func TestPersistentHalf(t *testing.T) {
 	d, random := newGPU(t, compute.FP32), rand.New(rand.NewPCG(13, 14))
-	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 8*d.multiprocessors() + 8}
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3,
+		H: 8*d.queue.info.Multiprocessors + 8}
 	l := newPersistent(d, s, false).(*persistent)
 	if l.there != nil || l.back == nil || l.steps == nil {
 		t.Fatalf("%+v: plans %+v and %+v, steps %v", s, l.there, l.back, l.steps)
@@ -184,7 +185,7 @@ func TestPersistentUnaligned(t *testing.T) {
 // TestPersistentWide has the states of 256 units, of which the emulated GPU holds 16 a block.
 func TestPersistentWide(t *testing.T) {
 	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(7, 8))
-	if d.major() < 8 {
+	if d.queue.info.Major < 8 {
 		t.Skip("below 8.0 a block has too few units of float32")
 	}
 	for _, cell := range []compute.Cell{compute.LSTM, compute.GRU} {
@@ -253,7 +254,7 @@ func TestPersistentWithoutRoom(t *testing.T) {
 	defer m.close()
 	before, _ := d.Bytes()
 	run := func(newLoop func(*Device, compute.RecurrentShape, bool) loop) []layerResult {
-		l := d.newRecurrent(s, false, newLoop)
+		l := newRecurrent(d, s, false, newLoop)
 		defer l.Close()
 		if _, is := l.loop.(*steps); !is {
 			t.Errorf("%+v is computed by a %T", s, l.loop)
@@ -263,8 +264,8 @@ func TestPersistentWithoutRoom(t *testing.T) {
 		return m.read(slices.Concat(m.forwards, m.backwards))
 	}
 	got := run(newLoop)
-	if now, _ := d.Bytes(); now != before+int64(d.memory.room) {
-		t.Errorf("%d bytes, %d before the layer, %d of scratch", now, before, d.memory.room)
+	if now, _ := d.Bytes(); now != before+int64(d.memory.roomBytes) {
+		t.Errorf("%d bytes, %d before the layer, %d of scratch", now, before, d.memory.roomBytes)
 	}
 	for i, want := range run(newSteps) {
 		if !slices.EqualFunc(got[i].values, want.values, sameBits) {
@@ -275,6 +276,24 @@ func TestPersistentWithoutRoom(t *testing.T) {
 	lack, ok := errors.AsType[*compute.MemoryError](failureOf(func() { d.NewRecurrent(s, false) }))
 	if !ok || !strings.HasPrefix(lack.What, "a workspace of ") {
 		t.Errorf("%+v: %v", s, lack)
+	}
+}
+
+// TestPersistentGivesBack has a driver that refuses the module of the persistent kernels: what was
+// made for the recurrence is given back.
+func TestPersistentGivesBack(t *testing.T) {
+	d := newGPU(t, compute.FP32)
+	s := compute.RecurrentShape{Cell: compute.LSTM, T: 3, B: 4, D: 3, H: 40}
+	d.queue.kernels.modules[d.queue.kernels.of["persistent_forward_fp32_2"]].PTX = "not PTX"
+	before, _ := d.Bytes()
+	err := failureOf(func() { newPersistent(d, s, false) })
+	failed, ok := errors.AsType[*compute.DeviceError](err)
+	if !ok || failed.Doing != "loading the kernels of persistent_forward" || d.queue.broken {
+		t.Fatalf("%v; broken: %t", err, d.queue.broken)
+	}
+	now, peak := d.Bytes()
+	if now != before || peak == before {
+		t.Errorf("%d bytes, %d at most, %d before what was refused", now, peak, before)
 	}
 }
 
@@ -310,7 +329,7 @@ func TestBoundedSpins(t *testing.T) {
 // TestOtherKernels takes a module from the folder that the environment names.
 func TestOtherKernels(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	module := d.kernels.modules[d.kernels.of["flat_scale"]]
+	module := d.queue.kernels.modules[d.queue.kernels.of["flat_scale"]]
 	folder := t.TempDir()
 	const mark = "// another build\n"
 	err := os.WriteFile(filepath.Join(folder, "flat.ptx"), []byte(module.PTX+mark), 0o666)
@@ -319,7 +338,7 @@ func TestOtherKernels(t *testing.T) {
 	}
 	t.Setenv(kernelsEnvironment, folder)
 	d = newGPU(t, compute.FP32)
-	for _, m := range d.kernels.modules {
+	for _, m := range d.queue.kernels.modules {
 		if strings.HasSuffix(m.PTX, mark) != (m.Name == "flat") {
 			t.Errorf("%s is not the one to be taken", m.Name)
 		}
@@ -338,10 +357,10 @@ func TestPersistentTooLarge(t *testing.T) {
 	var made []*persistent
 	sameAsSteps(t, d, newRecurrentProblem(s, true, random),
 		func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-			return d.newRecurrent(s, inference, func(d *Device, s compute.RecurrentShape,
+			return newRecurrent(d, s, inference, func(d *Device, s compute.RecurrentShape,
 				inference bool) loop {
 				l := newPersistent(d, s, inference).(*persistent)
-				if l.there.groups = 1 << 15; l.resident(l.there, d.forward(), false) {
+				if l.there.groups = 1 << 15; l.resident(l.there, d.gemm.forward(), false) {
 					t.Fatalf("there is room for %+v", l.there)
 				}
 				if l.back != nil {

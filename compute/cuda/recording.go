@@ -22,11 +22,11 @@ const (
 // is on pages, each of which is copied at once, before the graph: the graph itself reads only the
 // device's memory, so that the host fills one slot while the device has yet to copy the other.
 type recording struct {
-	device *Device
-	graph  *driver.Graph
-	pages  []*page
-	fills  []fill
-	next   int // the slot of every page that the next Replay fills
+	owner *memory
+	graph *driver.Graph
+	pages []*page
+	fills []fill
+	next  int // the slot of every page that the next Replay fills
 }
 
 type page struct {
@@ -48,38 +48,39 @@ type unrecordable struct{ err error }
 // Record has f call the device and what it has made, and returns the work of those calls, which has
 // not been done. It fails where the driver cannot record what f does.
 func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
-	d.notRecording("Record")
-	r := &recording{device: d}
-	if err := d.stream.BeginCapture(); err != nil {
-		return nil, fmt.Errorf("%s cannot record: %w", d.name, err)
+	q := &d.queue
+	q.notRecording("Record")
+	r := &recording{owner: &d.memory}
+	if err := q.stream.BeginCapture(); err != nil {
+		return nil, fmt.Errorf("%s cannot record: %w", q.name, err)
 	}
-	d.record, d.aside.copied = r, false
+	q.record, q.aside.copied = r, false
 	whole := false
 	defer func() {
 		if !whole {
 			r.abandon()
 		}
 		if cannot, ok := errors.AsType[*unrecordable](err); ok {
-			err = fmt.Errorf("%s cannot record: %w", d.name, cannot.err)
+			err = fmt.Errorf("%s cannot record: %w", q.name, cannot.err)
 		}
 	}()
 	err = recordable(func() error {
 		if err := f(); err != nil {
 			return err
 		}
-		d.joinAside()
+		q.aside.join(q)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	graph, err := d.stream.EndCapture()
-	d.record = nil
+	graph, err := q.stream.EndCapture()
+	q.record = nil
 	if err != nil {
 		return nil, &unrecordable{err}
 	}
 	r.graph, whole = graph, true
-	d.recordings[r] = struct{}{}
+	d.memory.recordings[r] = struct{}{}
 	return r, nil
 }
 
@@ -101,12 +102,12 @@ func (u *unrecordable) Error() string { return u.err.Error() }
 
 // abandon ends a capture that came to nothing, and frees what was made for it.
 func (r *recording) abandon() {
-	d := r.device
-	if d.record != nil {
-		graph, err := d.stream.EndCapture()
-		d.record = nil
+	q := r.owner.queue
+	if q.record != nil {
+		graph, err := q.stream.EndCapture()
+		q.record = nil
 		if err == nil {
-			d.check("abandoning a recording", graph.Close())
+			q.check("abandoning a recording", graph.Close())
 		}
 	}
 	r.free()
@@ -114,7 +115,7 @@ func (r *recording) abandon() {
 
 // put keeps what each Replay fills, and returns where the device will have it.
 func (r *recording) put(size int, by func(host []byte)) unsafe.Pointer {
-	d := r.device
+	m := r.owner
 	room := (size + partAlign - 1) / partAlign * partAlign
 	var p *page
 	if n := len(r.pages); n > 0 && r.pages[n-1].used+room <= len(r.pages[n-1].slots[0].host) {
@@ -123,9 +124,9 @@ func (r *recording) put(size int, by func(host []byte)) unsafe.Pointer {
 		p = &page{}
 		r.pages = append(r.pages, p)
 		bytes := max(room, pageBytes)
-		p.memory = d.malloc(bytes)
+		p.memory = m.malloc(bytes)
 		for i := range p.slots {
-			p.slots[i] = d.newSlot(bytes)
+			p.slots[i] = m.newSlot(bytes)
 		}
 	}
 	part := fill{p, p.used, size, by}
@@ -143,63 +144,55 @@ func (f fill) of(slot int) []byte {
 // Replay enqueues the work once more, on what the host's memory holds now.
 func (r *recording) Replay() {
 	const doing = "replaying"
-	d := r.device
-	d.notRecording(doing)
-	if _, ok := d.recordings[r]; !ok {
+	q := r.owner.queue
+	q.notRecording(doing)
+	if _, ok := r.owner.recordings[r]; !ok {
 		panic("cuda: Replay of a recording that has been closed")
 	}
 	at := r.next
 	r.next = (at + 1) % stagedSlots
 	for _, p := range r.pages {
-		d.ready(doing, p.slots[at])
+		p.slots[at].ready(q, doing)
 	}
 	for _, f := range r.fills {
 		f.by(f.of(at))
 	}
 	for _, p := range r.pages {
-		d.check(doing, d.stream.Upload(p.memory, p.slots[at].host[:p.used]))
-		d.mark(doing, p.slots[at])
+		q.check(doing, q.stream.Upload(p.memory, p.slots[at].host[:p.used]))
+		p.slots[at].mark(q, doing)
 	}
-	d.owed = true
-	if err := d.stream.Replay(r.graph); err != nil {
-		d.refused("a recording", 0, err)
+	q.owed = true
+	if err := q.stream.Replay(r.graph); err != nil {
+		q.refused("a recording", 0, err)
 	}
 }
 
 // Close frees the recording, unless the device's has; it may be called more than once.
 func (r *recording) Close() {
-	d := r.device
-	if _, ok := d.recordings[r]; !ok {
+	q := r.owner.queue
+	if _, ok := r.owner.recordings[r]; !ok {
 		return
 	}
 	const doing = "closing a recording"
-	d.notRecording(doing)
-	d.finish(doing)
-	delete(d.recordings, r)
-	if !d.broken {
-		d.check(doing, r.graph.Close())
+	q.finish(doing)
+	delete(r.owner.recordings, r)
+	if !q.broken {
+		q.check(doing, r.graph.Close())
 	}
 	r.free()
 }
 
 // free gives back the pages, and the outgrown scratches that no other recording can use.
 func (r *recording) free() {
-	d := r.device
+	m := r.owner
 	for _, p := range r.pages {
 		for _, s := range p.slots {
 			if s != nil {
-				d.closeSlot(s)
+				m.closeSlot(s)
 			}
 		}
-		d.release(p.memory)
+		m.release(p.memory)
 	}
 	r.pages, r.fills = nil, nil
-	d.dropOutgrown(r)
-}
-
-// notRecording panics if a recording is under way.
-func (d *Device) notRecording(doing string) {
-	if d.record != nil {
-		panic(fmt.Sprintf("cuda: %s while recording", doing))
-	}
+	m.dropOutgrown(r)
 }

@@ -50,7 +50,7 @@ func benchRecurrence(b *testing.B, precision compute.Precision, s compute.Recurr
 	d := newGPU(b, precision)
 	m := newLayerMemory(d, newRecurrentProblem(s, false, rand.New(rand.NewPCG(1, 2))))
 	defer m.close()
-	r := d.newRecurrent(s, false, newLoop)
+	r := newRecurrent(d, s, false, newLoop)
 	defer r.Close()
 	m.forward(r)
 	m.backward(r)
@@ -73,12 +73,12 @@ func benchRecurrence(b *testing.B, precision compute.Precision, s compute.Recurr
 		{"backward", backward, func() *persistentPlan { return planned.back }}} {
 		b.Run(pass.name, func(b *testing.B) {
 			pass.run()
-			d.wait("warming up")
+			d.queue.wait("warming up")
 			b.ResetTimer()
 			for range b.N {
 				pass.run()
 			}
-			d.wait("measuring")
+			d.queue.wait("measuring")
 			b.ReportMetric(b.Elapsed().Seconds()*1e6/float64(b.N*s.T), "us/step")
 			if is && pass.plan() != nil {
 				b.ReportMetric(float64(pass.plan().cycles)/planMHz, "planned-us/step")

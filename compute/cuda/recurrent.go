@@ -74,6 +74,7 @@ type recurrent struct {
 	order     *staged        // the rows of every token; nil before the first Backward with ids
 	lengths   *staged        // of the rows; nil before the first Forward with lengths
 	tokensAt  unsafe.Pointer
+	rounded   unsafe.Pointer // act in bfloat16; nil until Backward's products share it
 
 	ran     bool // Forward has, and Backward has not since
 	weights compute.RecurrentWeights
@@ -82,27 +83,21 @@ type recurrent struct {
 
 // NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
 func (d *Device) NewRecurrent(s compute.RecurrentShape, inference bool) compute.Recurrent {
-	return d.newRecurrent(s, inference, newLoop)
+	return newRecurrent(d, s, inference, newLoop)
 }
 
 // newRecurrent makes a layer over the recurrence that newLoop makes.
-func (d *Device) newRecurrent(s compute.RecurrentShape, inference bool,
+func newRecurrent(d *Device, s compute.RecurrentShape, inference bool,
 	newLoop func(*Device, compute.RecurrentShape, bool) loop) *recurrent {
-	r := d.layOut(s, inference)
-	made := false
-	defer func() {
-		if !made { // no memory for a part
-			r.Close()
-		}
-	}()
-	r.memory = d.cut(r.parts())
+	r := layOut(d, s, inference)
+	defer orUndo(r.Close)
+	r.memory = d.memory.cut(r.parts())
 	r.loop = newLoop(d, r.atOnce(), inference)
-	made = true
 	return r
 }
 
 // layOut is a layer without its memory.
-func (d *Device) layOut(s compute.RecurrentShape, inference bool) *recurrent {
+func layOut(d *Device, s compute.RecurrentShape, inference bool) *recurrent {
 	wide := s.Cell.Gates() * s.H // panics on an unknown cell
 	s.Check()
 	r := &recurrent{device: d, shape: s, inference: inference, wide: wide, steps: s.T}
@@ -202,8 +197,8 @@ func (r *recurrent) loopBias(w compute.RecurrentWeights, in compute.RecurrentInp
 	if in.IDs != nil || r.biases == nil {
 		return at(w.BiasHH)
 	}
-	r.device.launch("layer_biases", across(blocksFor(r.wide, flatThreads), flatThreads), r.biases,
-		w.BiasIH, w.BiasHH, int32(r.wide))
+	r.device.queue.launch("layer_biases", across(blocksFor(r.wide, flatThreads), flatThreads),
+		r.biases, w.BiasIH, w.BiasHH, int32(r.wide))
 	return r.biases
 }
 
@@ -218,34 +213,28 @@ func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentIn
 	}
 	beta := float32(0)
 	if r.biases == nil {
-		d.launch("layer_fill", d.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
+		d.queue.launch("layer_fill", d.queue.overRows(rows), r.tape.act, w.BiasIH, int32(rows),
 			int32(r.wide))
 		beta = 1
 	}
-	d.product(d.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
+	d.gemm.product(d.gemm.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
 		at(w.IH), beta, r.tape.act)
 }
 
 // Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
 func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
-	s, d := r.shape, r.device
 	if r.inference || !r.ran {
 		panic(fmt.Sprintf("cuda: Backward without a Forward before it (inference: %t)",
 			r.inference))
 	}
 	r.ran = false
-	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
+	r.shape.CheckBackward(r.input, dy, dout, dw, dx, dstate)
 
 	r.tape.dpeephole = at(dw.Peephole)
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
-	r.inputGradients(dw)
-	if dx != nil {
-		d.product(d.backward(), false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
-			at(r.weights.IH), 0, at(dx))
-	}
-	r.hiddenGradient(dw.HH)
+	r.gradients(dw, dx, r.shareGradient())
 }
 
 // Close frees the workspace.
@@ -254,10 +243,9 @@ func (r *recurrent) Close() {
 		r.loop.close()
 		r.loop = nil
 	}
-	if r.memory != nil {
-		r.device.release(r.memory)
-		r.memory, r.tape, r.biases = nil, tape{}, nil
-	}
+	r.device.memory.release(r.memory)
+	r.device.memory.release(r.rounded)
+	r.memory, r.rounded, r.tape, r.biases = nil, nil, tape{}, nil
 	for _, s := range []**staged{&r.tokens, &r.order, &r.lengths} {
 		if *s != nil {
 			(*s).close()

@@ -37,9 +37,9 @@ func (r *recurrent) copy(all []copied) {
 	if count == 0 {
 		return
 	}
-	l := r.device.over(longest)
+	l := r.device.queue.over(longest)
 	l.grid[1] = count
-	r.device.launch("layer_copy", l, four[0].to, four[0].from, int64(four[0].n), four[1].to,
+	r.device.queue.launch("layer_copy", l, four[0].to, four[0].from, int64(four[0].n), four[1].to,
 		four[1].from, int64(four[1].n), four[2].to, four[2].from, int64(four[2].n), four[3].to,
 		four[3].from, int64(four[3].n))
 }
@@ -47,14 +47,14 @@ func (r *recurrent) copy(all []copied) {
 // columns copies a block of columns of a matrix to one of another.
 func (r *recurrent) columns(to unsafe.Pointer, toPitch int, from unsafe.Pointer, fromPitch int,
 	rows, columns int) {
-	r.device.launch("layer_columns", r.device.parted(rows, 1), to, int32(toPitch), from,
+	r.device.queue.launch("layer_columns", r.device.queue.parted(rows, 1), to, int32(toPitch), from,
 		int32(fromPitch), int32(rows), int32(columns))
 }
 
 // stageTokens checks the ids of a segment, which on a Replay may be others, and sends them.
 func (r *recurrent) stageTokens(ids []int32) {
 	if r.tokens == nil {
-		r.tokens = r.device.newStaged(4 * len(ids))
+		r.tokens = r.device.memory.newStaged(4 * len(ids))
 	}
 	r.tokensAt = r.tokens.put(func(host []byte) {
 		compute.CheckIDs("one-hot input", ids, r.shape.D)
@@ -65,7 +65,7 @@ func (r *recurrent) stageTokens(ids []int32) {
 // stageLengths checks the lengths of rows, which on a Replay may be others, and sends them.
 func (r *recurrent) stageLengths(lengths []int32) {
 	if r.lengths == nil {
-		r.lengths = r.device.newStaged(4 * len(lengths))
+		r.lengths = r.device.memory.newStaged(4 * len(lengths))
 	}
 	r.tape.lengths = r.lengths.put(func(host []byte) {
 		compute.CheckLengths(lengths, r.shape.T)
@@ -80,14 +80,13 @@ func (r *recurrent) gather(w compute.RecurrentWeights, ids unsafe.Pointer, rows 
 	each := across(rows, flatThreads)
 	each.grid[1] = blocksFor(r.wide, flatWork)
 	if D > 2*rows {
-		d.launch("layer_pick", each, act, at(w.IH), at(w.BiasIH), ids,
-			int32(r.wide), int32(D))
+		d.queue.launch("layer_pick", each, act, at(w.IH), at(w.BiasIH), ids, int32(r.wide),
+			int32(D))
 		return
 	}
-	table := d.scratch(4 * D * r.wide) // [D, K*H]
-	d.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide),
-		int32(D))
-	d.launch("layer_gather", each, act, table, ids, int32(r.wide))
+	table := d.memory.scratch(4 * D * r.wide) // [D, K*H]
+	d.queue.launch("layer_table", r.tiles(), table, at(w.IH), at(w.BiasIH), int32(r.wide), int32(D))
+	d.queue.launch("layer_gather", each, act, table, ids, int32(r.wide))
 }
 
 // tiles is a block for every tile of a [K*H, D] matrix.
@@ -102,7 +101,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	ids, d := r.input.IDs, r.device
 	D, n := r.shape.D, len(ids)
 	if r.order == nil {
-		r.order = d.newStaged(4 * (D + 1 + n))
+		r.order = d.memory.newStaged(4 * (D + 1 + n))
 	}
 	starts := r.order.put(func(host []byte) {
 		all := int32s(host)
@@ -112,10 +111,10 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	chunks := n / tokenChunk
 	var partial unsafe.Pointer // [chunks, K*H]
 	if chunks > 0 {
-		partial = d.scratch(4 * chunks * r.wide)
+		partial = d.memory.scratch(4 * chunks * r.wide)
 		each := across(chunks, flatThreads)
 		each.grid[1] = blocksFor(r.wide, flatThreads)
-		d.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,
+		d.queue.launch("layer_token_chunks", each, partial, r.tape.act, r.tokensAt, order,
 			int32(tokenChunk), int32(r.wide))
 	}
 	l := r.tiles()
@@ -124,7 +123,7 @@ func (r *recurrent) tokenGradient(dw []float32, biases summed) (biasesToo bool) 
 	if !biasesToo {
 		biases = summed{}
 	}
-	d.launch("layer_tokens", l, at(dw), r.tape.act, partial, starts, order, int32(tokenChunk),
+	d.queue.launch("layer_tokens", l, at(dw), r.tape.act, partial, starts, order, int32(tokenChunk),
 		int32(r.wide), int32(D), biases.out, biases.also, int32(biases.same))
 	return biasesToo
 }
@@ -147,44 +146,73 @@ func sortTokens(starts, order, ids []int32) {
 	starts[0] = 0
 }
 
+// sharesGradient says whether the products of a dense layer's gradients share act in 16 bits.
+func sharesGradient(g *gemm, s compute.RecurrentShape) bool {
+	return g.sharesHalves(s.T*s.B, s.Cell.Gates()*s.H, s.D)
+}
+
+// shareGradient rounds act, the gradient of the sums, for all products that share it.
+func (r *recurrent) shareGradient() halves {
+	d, n := r.device, r.shape.T*r.shape.B*r.wide
+	if r.input.IDs != nil || !sharesGradient(&d.gemm, r.shape) {
+		return halves{}
+	}
+	if r.rounded == nil {
+		r.rounded = d.memory.malloc(2 * n)
+	}
+	d.gemm.round(operandBF16, r.tape.act, r.rounded, n)
+	return halves{a: r.rounded}
+}
+
+// gradients are those of the weights, the biases and, unless dx is nil, the input. It uses the tape
+// up.
+func (r *recurrent) gradients(dw compute.RecurrentWeights, dx []float32, copies halves) {
+	r.inputGradients(dw, copies)
+	if s, g := r.shape, &r.device.gemm; dx != nil {
+		g.productOf(g.backward(), copies, false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
+			at(r.weights.IH), 0, at(dx))
+	}
+	r.hiddenGradient(dw.HH, copies)
+}
+
 // inputGradients are those of W_ih and of both biases, which are the sums of the rows of act, but
 // for GRU's b_hn: its are those of q.
-func (r *recurrent) inputGradients(dw compute.RecurrentWeights) {
+func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
 	if s.Cell == compute.GRU {
 		biases.same = 2 * s.H
-		d.columnSums(summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
+		columnSums(&d.memory, summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
 	}
 	ids := r.input.IDs != nil
 	if !ids {
-		d.product(d.backward(), true, false, r.wide, s.D, rows, 1, r.tape.act,
+		d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.D, rows, 1, r.tape.act,
 			at(r.input.X), 0, at(dw.IH))
 	} else if r.tokenGradient(dw.IH, biases) {
 		return
 	}
 	if ids && s.D <= rows { // W_ih's gradient is smaller than act, and has the same sums
-		d.launch("layer_row_sums", d.overRows(r.wide), biases.out, biases.also,
+		d.queue.launch("layer_row_sums", d.queue.overRows(r.wide), biases.out, biases.also,
 			int32(biases.same), at(dw.IH), int32(r.wide), int32(s.D))
 		return
 	}
-	d.columnSums(biases, r.tape.act, rows, r.wide)
+	columnSums(&d.memory, biases, r.tape.act, rows, r.wide)
 }
 
-// hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied. It uses
-// the tape up.
-func (r *recurrent) hiddenGradient(dhh []float32) {
+// hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied.
+func (r *recurrent) hiddenGradient(dhh []float32, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
 		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
+		copies = halves{}
 	}
-	d.product(d.backward(), true, false, r.wide, s.H, rows, 1, r.tape.act, r.tape.h, 0,
-		at(dhh))
+	d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.H, rows, 1, r.tape.act,
+		r.tape.h, 0, at(dhh))
 	if s.Cell == compute.GRUResetBefore { // whose W_hn multiplied r ⊙ h: its rows once more
 		r.columns(r.tape.h, s.H, behind(r.tape.act, 2*s.H), r.wide, rows, s.H)
-		d.product(d.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
+		d.gemm.product(d.gemm.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
 			behind(at(dhh), 2*s.H*s.H))
 	}
 }

@@ -313,7 +313,7 @@ func newGPU(t testing.TB, p compute.Precision) *Device {
 
 // overSteps makes layers over the recurrence of one product a step.
 func (d *Device) overSteps(s compute.RecurrentShape, inference bool) compute.Recurrent {
-	return d.newRecurrent(s, inference, newSteps)
+	return newRecurrent(d, s, inference, newSteps)
 }
 
 // agree holds a device's layers against the CPU's.
@@ -358,13 +358,13 @@ func TestLayersHeld(t *testing.T) {
 		t.Run(p.String(), func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			d := newGPU(t, p)
-			if d.blas == nil || d.major() < 8 {
+			if d.gemm.blas == nil || d.queue.info.Major < 8 {
 				t.Skip("there is no cuBLAS, or it is not asked for products of 16 bits")
 			}
 			hold := func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-				return d.newRecurrent(s, inference,
+				return newRecurrent(d, s, inference,
 					func(d *Device, s compute.RecurrentShape, inference bool) loop {
-						l := d.makeSteps(s, inference, true)
+						l := makeSteps(d, s, inference, true)
 						if l.held.hh == nil {
 							t.Fatal("W_hh is not kept in 16 bits")
 						}
@@ -375,7 +375,7 @@ func TestLayersHeld(t *testing.T) {
 		})
 	}
 	s := compute.RecurrentShape{T: 1, B: 1, D: 1, H: 1}
-	if l := newGPU(t, compute.FP32).makeSteps(s, false, true); l.held.hh != nil {
+	if l := makeSteps(newGPU(t, compute.FP32), s, false, true); l.held.hh != nil {
 		t.Error("W_hh is kept in 16 bits, which fp32 does not multiply")
 	}
 }
@@ -399,11 +399,11 @@ func TestLayerMemory(t *testing.T) {
 	p := newRecurrentProblem(compute.RecurrentShape{Cell: compute.GRU, T: 4, B: 5, D: 8, H: 12},
 		false, random)
 	p.results(d, d.NewRecurrent) // from now on the scratch is there
-	tensors, workspaces := d.made()
+	tensors, workspaces := d.memory.made()
 	now, _ := d.Bytes()
 	want := func(what string) {
 		t.Helper()
-		after, others := d.made()
+		after, others := d.memory.made()
 		bytes, _ := d.Bytes()
 		if after != tensors || others != workspaces || bytes != now {
 			t.Errorf("%s: %d tensors, %d workspaces, %d bytes are left; before there were %d, "+
@@ -431,10 +431,44 @@ func TestLayerMemory(t *testing.T) {
 				t.Errorf("a loop that does not fit: %v", got)
 			}
 		}()
-		d.newRecurrent(p.RecurrentShape, false,
-			func(*Device, compute.RecurrentShape, bool) loop { panic("no memory for the loop") })
+		newRecurrent(d, p.RecurrentShape, false, func(*Device, compute.RecurrentShape,
+			bool) loop {
+			panic("no memory for the loop")
+		})
 	}()
 	want("layers that did not fit")
+}
+
+// TestSharedGradient has products of cuBLAS share the gradient of the sums in 16 bits, and wants
+// what they give without.
+func TestSharedGradient(t *testing.T) {
+	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(41, 42))
+	s := compute.RecurrentShape{T: 2, B: 256, D: 512, H: 704}
+	for _, s.Cell = range []compute.Cell{compute.LSTM, compute.GRU} {
+		if !sharesGradient(&d.gemm, s) {
+			t.Skip("this test needs cuBLAS")
+		}
+		p := newRecurrentProblem(s, true, random)
+		m := newLayerMemory(d, p)
+		l := newRecurrent(d, s, false, newLoop)
+		act, h := numbers(s.T*s.B*l.wide, 3), numbers(s.T*s.B*s.H, 5)
+		gradients := func(copies func() halves) []layerResult {
+			d.Upload(floats(l.tape.act, len(act)), act)
+			d.Upload(floats(l.tape.h, len(h)), h)
+			if l.tape.q != nil {
+				d.Upload(floats(l.tape.q, len(h)), h)
+			}
+			l.weights, l.input = m.w, m.in
+			l.gradients(m.dw, m.dx, copies())
+			return m.read(m.backwards)
+		}
+		got, want := gradients(l.shareGradient), gradients(func() halves { return halves{} })
+		for i := range want {
+			wantSame(t, want[i].name, got[i].values, want[i].values)
+		}
+		l.Close()
+		m.close()
+	}
 }
 
 // TestFrequentTokens sums more rows of a token than one thread does, of tokens that are one tile's
@@ -576,7 +610,7 @@ func TestLayerInParts(t *testing.T) {
 				dense, random)
 			whole := p.results(d, d.overSteps)
 			parts := func(s compute.RecurrentShape, inference bool) compute.Recurrent {
-				l := d.newRecurrent(s, inference, newSteps)
+				l := newRecurrent(d, s, inference, newSteps)
 				if inference {
 					l.loop.(*steps).T, l.steps = 2, 2 // in memory that has room for six
 				}

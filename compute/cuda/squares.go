@@ -17,23 +17,17 @@ type squareSum struct {
 
 // NewSquareSum makes room for a sum.
 func (d *Device) NewSquareSum() compute.SquareSum {
-	s := &squareSum{device: d, result: d.newResult()}
-	made := false
-	defer func() {
-		if !made {
-			s.Close()
-		}
-	}()
-	s.sum = d.malloc(8)
-	made = true
+	s := &squareSum{device: d, result: d.memory.newResult()}
+	defer orUndo(s.Close)
+	s.sum = d.memory.malloc(8)
 	return s
 }
 
 // Of enqueues the sum.
 func (s *squareSum) Of(x []float32) {
-	partial := s.device.scratch(8 * squareBlocks(x))
-	s.device.sumBlocks(partial, x)
-	s.device.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
+	partial := s.device.memory.scratch(8 * squareBlocks(x))
+	sumBlocks(&s.device.queue, partial, x)
+	s.device.queue.launch("flat_sum_parts", across(1, flatThreads), int64(squareBlocks(x)), partial,
 		s.sum, s.result.place())
 }
 
@@ -45,7 +39,7 @@ func (s *squareSum) Sum() float64 {
 // Close frees the memory; it may be called more than once.
 func (s *squareSum) Close() {
 	s.result.close()
-	s.device.release(s.sum)
+	s.device.memory.release(s.sum)
 	s.sum = nil
 }
 
@@ -54,6 +48,8 @@ func lossOf(o compute.Output) unsafe.Pointer {
 	switch last := o.(type) {
 	case *output:
 		return last.sum
+	case *compute.Beside: // where the other's loss is not finite, no gradient is
+		return lossOf(last.First())
 	case *compute.Squares:
 		if sum, ok := last.Total().(*squareSum); ok {
 			return sum.sum

@@ -7,24 +7,23 @@ import "unsafe"
 // stage has fill fill host memory and enqueues its copy to the scratch, whose address it returns:
 // for what one kernel reads and no later call does. While recording, fill is kept, and each Replay
 // calls it again.
-func (d *Device) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
-	if d.record != nil {
-		return d.record.put(bytes, fill)
+func (f *ferry) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
+	q := f.memory.queue
+	if q.record != nil {
+		return q.record.put(bytes, fill)
 	}
 	const doing = "uploading"
-	to := d.scratch(bytes)
+	to := f.memory.scratch(bytes)
 	if bytes > ferryBytes { // more than one part: filled in memory of Go's first
 		words := make([]float32, (bytes+3)/4)
 		fill(bytesOf(words)[:bytes])
-		d.Upload(unsafe.Slice((*float32)(to), len(words)), words)
+		f.upload(to, words)
 		return to
 	}
-	s := d.ferry[d.aboard]
-	d.aboard = (d.aboard + 1) % len(d.ferry)
-	d.ready(doing, s)
+	s := f.next(doing)
 	fill(s.host[:bytes:bytes])
-	d.check(doing, d.stream.Upload(to, s.host[:bytes]))
-	d.mark(doing, s)
+	q.check(doing, q.stream.Upload(to, s.host[:bytes]))
+	s.mark(q, doing)
 	return to
 }
 

@@ -28,17 +28,17 @@ func (d *Device) AllocHost(n int) []float32 {
 	if n < 0 {
 		panic(fmt.Sprintf("cuda: AllocHost of %d elements", n))
 	}
-	d.notRecording("AllocHost")
+	d.queue.notRecording("AllocHost")
 	if n == 0 {
 		return []float32{}
 	}
-	s := d.newSlot(4 * n)
+	s := d.memory.newSlot(4 * n)
 	clear(s.host)
 	begin := unsafe.Pointer(unsafe.SliceData(s.host))
-	if d.aside.hosts == nil {
-		d.aside.hosts = map[unsafe.Pointer]*slot{}
+	if d.queue.aside.hosts == nil {
+		d.queue.aside.hosts = map[unsafe.Pointer]*slot{}
 	}
-	d.aside.hosts[begin] = s
+	d.queue.aside.hosts[begin] = s
 	return unsafe.Slice((*float32)(begin), n)
 }
 
@@ -47,21 +47,21 @@ func (d *Device) FreeHost(x []float32) {
 	if len(x) == 0 {
 		return
 	}
-	s, ok := d.aside.hosts[at(x)]
+	s, ok := d.queue.aside.hosts[at(x)]
 	if !ok {
 		panic(fmt.Sprintf("cuda: FreeHost of %d elements at %p, which AllocHost did not give",
 			len(x), at(x)))
 	}
-	delete(d.aside.hosts, at(x))
-	d.notRecording("FreeHost")
-	d.finish("freeing host memory")
-	d.closeSlot(s)
+	delete(d.queue.aside.hosts, at(x))
+	d.queue.notRecording("FreeHost")
+	d.queue.finish("freeing host memory")
+	d.memory.closeSlot(s)
 }
 
 // pinned panics unless x is of AllocHost's memory: a copy of other memory would wait, or be of what
 // is no longer there.
-func (d *Device) pinned(what string, x []float32) {
-	for begin, s := range d.aside.hosts {
+func (a *aside) pinned(what string, x []float32) {
+	for begin, s := range a.hosts {
 		first := uintptr(at(x)) - uintptr(begin) // past any length where x begins before
 		if room := len(s.host) - 4*len(x); room >= 0 && first <= uintptr(room) {
 			return
@@ -78,21 +78,21 @@ func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 		return func() {}
 	}
 	const doing = "downloading aside"
-	d.pinned("StartDownload", dst)
-	a := &d.aside
-	d.startAside()
-	d.check(doing, a.fork.Record(d.stream))
-	d.check(doing, a.stream.Await(a.fork))
-	d.check(doing, a.stream.Download(bytesOf(dst), at(src)))
-	if d.record != nil {
+	q, a := &d.queue, &d.queue.aside
+	a.pinned("StartDownload", dst)
+	a.start(q)
+	q.check(doing, a.fork.Record(q.stream))
+	q.check(doing, a.stream.Await(a.fork))
+	q.check(doing, a.stream.Download(bytesOf(dst), at(src)))
+	if q.record != nil {
 		a.copied = true
-		return func() { d.collect("waiting for a replay's copies") }
+		return func() { q.collect("waiting for a replay's copies") }
 	}
-	done := d.copyEvent()
-	d.check(doing, done.Record(a.stream))
+	done := a.event(q)
+	q.check(doing, done.Record(a.stream))
 	return func() {
 		if done != nil {
-			d.check(doing, done.Wait(d.patience))
+			q.check(doing, done.Wait(q.patience))
 			a.idle, done = append(a.idle, done), nil
 		}
 	}
@@ -104,61 +104,58 @@ func (d *Device) StartUpload(dst, src []float32) {
 	if len(src) == 0 {
 		return
 	}
-	d.pinned("StartUpload", src)
-	d.owed = true // src is not the host's before the next wait
-	d.check("uploading aside", d.stream.Upload(at(dst), bytesOf(src)))
+	d.queue.aside.pinned("StartUpload", src)
+	d.queue.owed = true // src is not the host's before the next wait
+	d.queue.check("uploading aside", d.queue.stream.Upload(at(dst), bytesOf(src)))
 }
 
-// startAside makes the stream, if it is not there.
-func (d *Device) startAside() {
+// start makes the stream, if it is not there.
+func (a *aside) start(q *queue) {
 	const doing = "making a stream for copies"
-	a, err := &d.aside, error(nil)
+	var err error
 	if a.stream == nil {
-		a.stream, err = d.context.NewStream()
-		d.check(doing, err)
+		a.stream, err = q.context.NewStream()
+		q.check(doing, err)
 	}
 	if a.fork == nil {
-		a.fork, err = d.context.NewEvent()
-		d.check(doing, err)
+		a.fork, err = q.context.NewEvent()
+		q.check(doing, err)
 	}
 }
 
-// copyEvent is an event that no copy has.
-func (d *Device) copyEvent() *driver.Event {
-	a := &d.aside
+// event is an event that no copy has.
+func (a *aside) event(q *queue) *driver.Event {
 	if n := len(a.idle); n > 0 {
 		e := a.idle[n-1]
 		a.idle = a.idle[:n-1]
 		return e
 	}
-	e, err := d.context.NewEvent()
-	d.check("making an event", err)
+	e, err := q.context.NewEvent()
+	q.check("making an event", err)
 	a.events = append(a.events, e)
 	return e
 }
 
-// joinAside has what is enqueued next wait for all copies aside that were begun; while recording,
+// join has what is enqueued next wait for all copies aside that were begun; while recording,
 // for those of the recording, of which it must be the end.
-func (d *Device) joinAside() {
-	a := &d.aside
-	if a.fork == nil || d.record != nil && !a.copied {
+func (a *aside) join(q *queue) {
+	if a.fork == nil || q.record != nil && !a.copied {
 		return
 	}
 	a.copied = false
-	d.check("joining copies", a.fork.Record(a.stream))
-	d.check("joining copies", d.stream.Await(a.fork))
+	q.check("joining copies", a.fork.Record(a.stream))
+	q.check("joining copies", q.stream.Await(a.fork))
 }
 
-// closeAside gives the stream and its events back. No copy is under way.
-func (d *Device) closeAside() {
-	a := &d.aside
+// close gives the stream and its events back. No copy is under way.
+func (a *aside) close(q *queue) {
 	for _, e := range append(a.events, a.fork) {
 		if e != nil {
-			d.check("closing", e.Close())
+			q.check("closing", e.Close())
 		}
 	}
 	if a.stream != nil {
-		d.check("closing", a.stream.Close())
+		q.check("closing", a.stream.Close())
 	}
-	d.aside = aside{hosts: a.hosts} // which closeMemory frees
+	*a = aside{hosts: a.hosts} // which the memory's close frees
 }

@@ -14,7 +14,7 @@ func TestFinishAside(t *testing.T) {
 	x, host := d.Alloc(1000), d.AllocHost(1000)
 	d.Upload(x, numbers(1000, 1))
 	d.StartDownload(host, x)
-	d.finish("freeing")
+	d.queue.finish("freeing")
 	wantSame(t, "the copy", host, numbers(1000, 1))
 }
 
@@ -32,10 +32,10 @@ func TestCloseAside(t *testing.T) {
 	r.Replay()
 	a.StartDownload(host, x)
 	a.Close()
-	if a.aside.stream != nil || a.aside.fork != nil || len(a.aside.events) > 0 {
-		t.Errorf("left over: %+v", a.aside)
+	if a.queue.aside.stream != nil || a.queue.aside.fork != nil || len(a.queue.aside.events) > 0 {
+		t.Errorf("left over: %+v", a.queue.aside)
 	}
-	if tensors, workspaces := a.made(); tensors != 0 || workspaces != 0 {
+	if tensors, workspaces := a.memory.made(); tensors != 0 || workspaces != 0 {
 		t.Errorf("left over: %d tensors and %d workspaces", tensors, workspaces)
 	}
 	scale(b, y, 1)

@@ -28,47 +28,47 @@ type slot struct {
 	busy   bool // copied has been recorded, and not waited for since
 }
 
-func (d *Device) newSlot(bytes int) *slot {
-	host, err := d.context.AllocHost(bytes)
+func (m *memory) newSlot(bytes int) *slot {
+	host, err := m.queue.context.AllocHost(bytes)
 	if driver.OutOfMemory(err) {
 		panic(&compute.MemoryError{What: "pinned memory of the host", Bytes: int64(bytes)})
 	}
-	d.check("making pinned memory", err)
-	copied, err := d.context.NewEvent()
+	m.queue.check("making pinned memory", err)
+	copied, err := m.queue.context.NewEvent()
 	s := &slot{host: host, copied: copied}
-	d.memory.slots[s] = struct{}{}
+	m.slots[s] = struct{}{}
 	if err != nil {
-		d.closeSlot(s)
-		d.check("making an event", err)
+		m.closeSlot(s)
+		m.queue.check("making an event", err)
 	}
 	return s
 }
 
 // closeSlot gives a slot back, unless Close has. No copy of it is under way.
-func (d *Device) closeSlot(s *slot) {
-	if _, ok := d.memory.slots[s]; !ok {
+func (m *memory) closeSlot(s *slot) {
+	if _, ok := m.slots[s]; !ok {
 		return
 	}
-	delete(d.memory.slots, s)
-	if d.broken {
+	delete(m.slots, s)
+	if m.queue.broken {
 		return
 	}
 	if s.copied != nil {
-		d.check("freeing an event", s.copied.Close())
+		m.queue.check("freeing an event", s.copied.Close())
 	}
-	d.check("freeing pinned memory", d.context.FreeHost(s.host))
+	m.queue.check("freeing pinned memory", m.queue.context.FreeHost(s.host))
 }
 
 // mark says that the copy that was enqueued last is the slot's.
-func (d *Device) mark(doing string, s *slot) {
-	d.check(doing, s.copied.Record(d.stream))
+func (s *slot) mark(q *queue, doing string) {
+	q.check(doing, s.copied.Record(q.stream))
 	s.busy = true
 }
 
 // ready waits until the slot's memory is the host's again.
-func (d *Device) ready(doing string, s *slot) {
+func (s *slot) ready(q *queue, doing string) {
 	if s.busy {
-		d.check(doing, s.copied.Wait(d.patience))
+		q.check(doing, s.copied.Wait(q.patience))
 		s.busy = false
 	}
 }
@@ -78,26 +78,43 @@ func bytesOf(x []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(x))), 4*len(x))
 }
 
+// ferry is the pinned memory through which Upload and Download go.
+type ferry struct {
+	memory *memory
+	slots  []*slot
+	aboard int // the slot that an upload takes next
+}
+
+// next is the slot that an upload takes, which is the host's.
+func (f *ferry) next(doing string) *slot {
+	s := f.slots[f.aboard]
+	f.aboard = (f.aboard + 1) % len(f.slots)
+	s.ready(f.memory.queue, doing)
+	return s
+}
+
 // Upload copies host memory to the GPU's.
 func (d *Device) Upload(dst, src []float32) {
 	compute.CheckSame("Upload", len(dst), len(src))
-	if len(src) == 0 {
-		return
+	if len(src) > 0 {
+		d.ferry.upload(at(dst), src)
 	}
+}
+
+// upload copies numbers of the host.
+func (f *ferry) upload(to unsafe.Pointer, src []float32) {
 	const doing = "uploading"
-	to, from := at(dst), bytesOf(src)
-	if d.record != nil {
-		staged := d.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
-		d.check(doing, d.stream.Copy(to, staged, int64(len(from))))
+	q, from := f.memory.queue, bytesOf(src)
+	if q.record != nil {
+		staged := q.record.put(len(from), func(host []byte) { copy(host, bytesOf(src)) })
+		q.check(doing, q.stream.Copy(to, staged, int64(len(from))))
 		return
 	}
 	for done := 0; done < len(from); {
-		s := d.ferry[d.aboard]
-		d.aboard = (d.aboard + 1) % len(d.ferry)
-		d.ready(doing, s)
+		s := f.next(doing)
 		n := copy(s.host, from[done:])
-		d.check(doing, d.stream.Upload(unsafe.Add(to, done), s.host[:n]))
-		d.mark(doing, s)
+		q.check(doing, q.stream.Upload(unsafe.Add(to, done), s.host[:n]))
+		s.mark(q, doing)
 		done += n
 	}
 }
@@ -105,27 +122,25 @@ func (d *Device) Upload(dst, src []float32) {
 // Download copies the GPU's memory to the host's. It waits for that, and what was enqueued before.
 func (d *Device) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
-	d.notRecording("Download")
-	if len(src) == 0 {
-		return
-	}
-	to, from := bytesOf(dst), at(src)
+	const doing = "downloading"
+	q, to, from := &d.queue, bytesOf(dst), at(src)
+	q.notRecording("Download")
 	var asked, got [ferrySlots]int // of each slot: the bytes on their way, and where they go
 	next := 0
 	for done := 0; done < len(to); {
-		for i, s := range d.ferry { // as many parts on their way as there is room for
+		for i, s := range d.ferry.slots { // as many parts on their way as there is room for
 			if asked[i] > 0 || next == len(to) {
 				continue
 			}
-			d.ready("downloading", s)
+			s.ready(q, doing)
 			asked[i], got[i] = min(len(s.host), len(to)-next), next
-			d.check("downloading", d.stream.Download(s.host[:asked[i]], unsafe.Add(from, next)))
-			d.mark("downloading", s)
+			q.check(doing, q.stream.Download(s.host[:asked[i]], unsafe.Add(from, next)))
+			s.mark(q, doing)
 			next += asked[i]
 		}
-		for i, s := range d.ferry { // the one that comes first
+		for i, s := range d.ferry.slots { // the one that comes first
 			if asked[i] > 0 && got[i] == done {
-				d.ready("downloading", s)
+				s.ready(q, doing)
 				done += copy(to[done:], s.host[:asked[i]])
 				asked[i] = 0
 				break
@@ -141,25 +156,19 @@ const stagedSlots = 2
 
 // staged is memory of the device that the host fills anew for every call: token ids, keys.
 type staged struct {
-	device *Device
+	owner  *memory
 	bytes  int
 	memory unsafe.Pointer
 	slots  [stagedSlots]*slot
 	next   int
 }
 
-func (d *Device) newStaged(bytes int) *staged {
-	s := &staged{device: d, bytes: bytes, memory: d.malloc(bytes)}
-	whole := false
-	defer func() {
-		if !whole {
-			s.close()
-		}
-	}()
+func (m *memory) newStaged(bytes int) *staged {
+	s := &staged{owner: m, bytes: bytes, memory: m.malloc(bytes)}
+	defer orUndo(s.close)
 	for i := range s.slots {
-		s.slots[i] = d.newSlot(bytes)
+		s.slots[i] = m.newSlot(bytes)
 	}
-	whole = true
 	return s
 }
 
@@ -167,20 +176,20 @@ func (d *Device) newStaged(bytes int) *staged {
 // device's, whose address it returns: that is good until the next put. While recording, fill is
 // kept, each Replay calls it again, and the address is the recording's own.
 func (s *staged) put(fill func(host []byte)) unsafe.Pointer {
-	d := s.device
+	q := s.owner.queue
 	if s.memory == nil {
 		panic(fmt.Sprintf("cuda: put of %d bytes into what has been closed", s.bytes))
 	}
-	if d.record != nil {
-		return d.record.put(s.bytes, fill)
+	if q.record != nil {
+		return q.record.put(s.bytes, fill)
 	}
 	const doing = "uploading"
 	to := s.slots[s.next]
 	s.next = (s.next + 1) % len(s.slots)
-	d.ready(doing, to)
+	to.ready(q, doing)
 	fill(to.host)
-	d.check(doing, d.stream.Upload(s.memory, to.host))
-	d.mark(doing, to)
+	q.check(doing, q.stream.Upload(s.memory, to.host))
+	to.mark(q, doing)
 	return s.memory
 }
 
@@ -189,11 +198,11 @@ func (s *staged) close() {
 	if s.memory == nil {
 		return
 	}
-	s.device.release(s.memory) // which waits for the copies
+	s.owner.release(s.memory) // which waits for the copies
 	s.memory = nil
 	for _, slot := range s.slots {
 		if slot != nil {
-			s.device.closeSlot(slot)
+			s.owner.closeSlot(slot)
 		}
 	}
 }
@@ -201,23 +210,23 @@ func (s *staged) close() {
 // result is a float64 that a call returns later. The kernel that makes it writes it to pinned
 // memory, which the device has at the host's addresses.
 type result struct {
-	device *Device
-	slot   *slot
+	owner *memory
+	slot  *slot
 }
 
-func (d *Device) newResult() *result { return &result{d, d.newSlot(resultBytes)} }
+func (m *memory) newResult() *result { return &result{m, m.newSlot(resultBytes)} }
 
 const resultBytes = 8
 
 // place is where the kernel writes that is launched next.
 func (r *result) place() unsafe.Pointer {
-	r.device.owed = true
+	r.owner.queue.owed = true
 	return unsafe.Pointer(unsafe.SliceData(r.slot.host))
 }
 
 // read waits for the device, unless that has been done since, and returns what was written last.
 func (r *result) read() float64 {
-	r.device.collect("waiting for a result")
+	r.owner.queue.collect("waiting for a result")
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.slot.host))
 }
 
@@ -226,7 +235,7 @@ func (r *result) close() {
 	if r.slot == nil {
 		return
 	}
-	r.device.finish("freeing a result")
-	r.device.closeSlot(r.slot)
+	r.owner.queue.finish("freeing a result")
+	r.owner.closeSlot(r.slot)
 	r.slot = nil
 }

@@ -44,12 +44,12 @@ func words(n int, first float32) func(host []byte) {
 func TestStaged(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 50
-	s := d.newStaged(4 * n)
+	s := d.memory.newStaged(4 * n)
 	defer s.close()
 	out := d.Alloc(n * 7)
 	for i := range 7 {
 		p := s.put(words(n, float32(100*i)))
-		d.check("copying", d.stream.Copy(at(out[i*n:]), p, 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(out[i*n:]), p, 4*n))
 	}
 	for i := range 7 {
 		expect(t, "a put", d, out[i*n:(i+1)*n], numbers(n, float32(100*i)))
@@ -58,18 +58,18 @@ func TestStaged(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	d := newGPU(t, compute.FP32)
-	r, sum := d.newResult(), d.malloc(8)
-	defer d.release(sum)
+	r, sum := d.memory.newResult(), d.memory.malloc(8)
+	defer d.memory.release(sum)
 	defer r.close()
 	x := d.Alloc(4) // two float64s
 	for i := range 3 {
 		high := math.Float32frombits(uint32(math.Float64bits(float64(i)) >> 32))
 		d.Upload(x, []float32{0, high, 0, high})
-		d.sumDoubles(sum, r, at(x), 2)
+		sumDoubles(&d.queue, sum, r, at(x), 2)
 		d.Zero(x)
 	}
-	if got := r.read(); got != 4 || d.readDouble(sum) != 4 {
-		t.Errorf("the host has %v, the device %v: want 4", got, d.readDouble(sum))
+	if got := r.read(); got != 4 || readDouble(d, sum) != 4 {
+		t.Errorf("the host has %v, the device %v: want 4", got, readDouble(d, sum))
 	}
 }
 
@@ -77,14 +77,18 @@ func TestResult(t *testing.T) {
 func TestReplay(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 300
-	tensors, workspaces := d.made()
-	s := d.newStaged(4 * n)
+	tensors, workspaces := d.memory.made()
+	s := d.memory.newStaged(4 * n)
 	x, y, z := d.Alloc(n), d.Alloc(n), d.Alloc(n)
 	first, host := float32(1), numbers(n, 1000)
 	record := func() error {
 		// Two puts of one staged: each has its own numbers in the recording.
-		d.check("copying", d.stream.Copy(at(x), s.put(func(h []byte) { words(n, first)(h) }), 4*n))
-		d.check("copying", d.stream.Copy(at(y), s.put(func(h []byte) { words(n, -first)(h) }), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(x), s.put(func(h []byte) {
+			words(n, first)(h)
+		}), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(y), s.put(func(h []byte) {
+			words(n, -first)(h)
+		}), 4*n))
 		scale(d, x, 2)
 		d.Upload(z, host)
 		return nil
@@ -125,7 +129,7 @@ func TestReplay(t *testing.T) {
 	for _, tensor := range [][]float32{x, y, z} {
 		d.Free(tensor)
 	}
-	if a, b := d.made(); a != tensors || b != workspaces {
+	if a, b := d.memory.made(); a != tensors || b != workspaces {
 		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
 	}
 	if text := panicOf(r.Replay); !strings.Contains(text, "has been closed") {
@@ -137,7 +141,7 @@ func TestReplay(t *testing.T) {
 func TestCallsAllocate(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	x := d.Alloc(1000)
-	host, ids := numbers(1000, 1), d.newStaged(400)
+	host, ids := numbers(1000, 1), d.memory.newStaged(400)
 	r, err := d.Record(func() error { scale(d, x, 2); d.Upload(x, host); return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -161,20 +165,20 @@ func TestReplayScratch(t *testing.T) {
 	d := newGPU(t, compute.FP32)
 	const n = 100
 	x := d.Alloc(n)
-	d.scratch(4 * n)
+	d.memory.scratch(4 * n)
 	before, _ := d.Bytes()
 	factor := float32(3)
 	r, err := d.Record(func() error {
-		temporary := floats(d.scratch(4*n), n)
+		temporary := floats(d.memory.scratch(4*n), n)
 		d.Upload(temporary, numbers(n, factor))
 		scale(d, temporary, 1)
-		d.check("copying", d.stream.Copy(at(x), at(temporary), 4*n))
+		d.queue.check("copying", d.queue.stream.Copy(at(x), at(temporary), 4*n))
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.scratch(10 * scratchStep)
+	d.memory.scratch(10 * scratchStep)
 	for range 2 {
 		d.Zero(x)
 		r.Replay()
@@ -192,14 +196,14 @@ func TestRecordFails(t *testing.T) {
 	x := d.Alloc(10)
 	host := make([]float32, 10)
 	d.Upload(x, numbers(10, 1))
-	s := d.newStaged(100)
-	tensors, workspaces := d.made()
+	s := d.memory.newStaged(100)
+	tensors, workspaces := d.memory.made()
 	mine := errors.New("mine")
 	if _, err := d.Record(func() error { scale(d, x, 2); return mine }); !errors.Is(err, mine) {
 		t.Errorf("f's own error: %v", err)
 	}
 	if _, err := d.Record(func() error { // more shared memory than there is
-		d.launch("flat_scale", launch{grid: [3]int{1}, block: [3]int{32}, shared: 1 << 30},
+		d.queue.launch("flat_scale", launch{grid: [3]int{1}, block: [3]int{32}, shared: 1 << 30},
 			int64(1), x, float32(2))
 		return nil
 	}); err == nil || !strings.Contains(err.Error(), d.Name()+" cannot record: ") {
@@ -210,7 +214,7 @@ func TestRecordFails(t *testing.T) {
 		"cuda: freeing a tensor while recording":  func() { d.Free(x) },
 		"cuda: Download while recording":          func() { d.Download(host, x) },
 		"cuda: Record while recording":            func() { d.Record(func() error { return nil }) },
-		"no memory for a workspace of 1099511627": func() { d.malloc(1 << 40) },
+		"no memory for a workspace of 1099511627": func() { d.memory.malloc(1 << 40) },
 		"f's own panic":                           func() { panic("f's own panic") },
 	} {
 		text := panicOf(func() {
@@ -226,7 +230,7 @@ func TestRecordFails(t *testing.T) {
 	}
 	scale(d, x, 1)
 	expect(t, "afterwards", d, x, numbers(10, 1))
-	if a, b := d.made(); a != tensors || b != workspaces {
+	if a, b := d.memory.made(); a != tensors || b != workspaces {
 		t.Errorf("%d tensors and %d workspaces left; %d and %d before", a, b, tensors, workspaces)
 	}
 }
@@ -243,13 +247,13 @@ func TestOutgrown(t *testing.T) {
 		}
 		return r
 	}
-	d.scratch(1)
+	d.memory.scratch(1)
 	before, _ := d.Bytes()
 	first, second := record(), record()
-	d.scratch(d.memory.room + 1)
+	d.memory.scratch(d.memory.roomBytes + 1)
 	third := record()
 	for i, r := range []compute.Recording{first, second, third} {
-		outgrown := before + int64(d.memory.room)
+		outgrown := before + int64(d.memory.roomBytes)
 		if i == 2 { // nobody has the first scratch any more
 			outgrown -= scratchStep
 		}

@@ -52,7 +52,7 @@ const (
 )
 
 func newSteps(d *Device, s compute.RecurrentShape, inference bool) loop {
-	return d.makeSteps(s, inference, worthHolding(s))
+	return makeSteps(d, s, inference, worthHolding(s))
 }
 
 func worthHolding(s compute.RecurrentShape) bool {
@@ -61,9 +61,9 @@ func worthHolding(s compute.RecurrentShape) bool {
 }
 
 // makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
-func (d *Device) makeSteps(s compute.RecurrentShape, inference, hold bool) *steps {
+func makeSteps(d *Device, s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
-	l.memory = d.cut(l.parts(inference, hold))
+	l.memory = d.memory.cut(l.parts(inference, hold))
 	if l.held.hh != nil && !l.tryHeld(inference) {
 		l.held = held{} // the memory stays: this is rare
 	}
@@ -78,8 +78,9 @@ func (l *steps) parts(inference, hold bool) []part {
 			parts = append(parts, part{place, 4 * state})
 		}
 	}
-	if o := d.forward(); !hold || o != operandBF16 && o != operandFP16 || !d.byLibrary(o) ||
-		!inference && !d.byLibrary(d.backward()) {
+	g := &d.gemm
+	if o := g.forward(); !hold || o != operandBF16 && o != operandFP16 || !g.byLibrary(o) ||
+		!inference && !g.byLibrary(g.backward()) {
 		return parts
 	}
 	return append(parts, part{&l.held.hh, 2 * l.wide * l.H}, part{&l.held.x, 2 * l.B * l.wide},
@@ -97,12 +98,12 @@ func (l *steps) rows() int {
 // tryHeld asks cuBLAS for every product that the steps will want of 16 bits, whatever is in them by
 // now: once a step has only 16 bits, it is too late to learn that there is no such product.
 func (l *steps) tryHeld(inference bool) bool {
-	d, h := l.device, &l.held
+	g, h := &l.device.gemm, &l.held
 	try := func(o operands, transposed bool, n, k int, x, to unsafe.Pointer) bool {
 		p := l.heldProduct(transposed, n, k, x, 0, 0, to)
-		return d.multiply(o, &p)
+		return g.multiply(o, &p)
 	}
-	forward, backward, reset := d.forward(), d.backward(), l.Cell == compute.GRUResetBefore
+	forward, backward, reset := g.forward(), g.backward(), l.Cell == compute.GRUResetBefore
 	done := try(forward, true, l.rows(), l.H, h.x, l.rec)
 	if reset {
 		done = done && try(forward, true, l.H, l.H, h.second, l.rec)
@@ -129,7 +130,7 @@ func (l *steps) empty(bool) copied { return copied{} }
 func (l *steps) close() {
 	for _, memory := range []*unsafe.Pointer{&l.memory, &l.ended.memory} {
 		if *memory != nil {
-			l.device.release(*memory)
+			l.device.memory.release(*memory)
 			*memory = nil
 		}
 	}
@@ -138,7 +139,7 @@ func (l *steps) close() {
 // hold rounds W_hh for a segment's products.
 func (l *steps) hold(o operands, hh unsafe.Pointer) {
 	if l.held.hh != nil {
-		l.device.round(o, hh, l.held.hh, l.wide*l.H)
+		l.device.gemm.round(o, hh, l.held.hh, l.wide*l.H)
 	}
 }
 
@@ -147,12 +148,12 @@ func (l *steps) hold(o operands, hh unsafe.Pointer) {
 func (l *steps) times(o operands, transposed bool, n, k int, x, x16, hh unsafe.Pointer, first int,
 	beta float32, c unsafe.Pointer) {
 	if l.held.hh == nil {
-		l.device.product(o, false, transposed, l.B, n, k, 1, x, behind(hh, first*l.H), beta, c)
+		l.device.gemm.product(o, false, transposed, l.B, n, k, 1, x, behind(hh, first*l.H), beta, c)
 		return
 	}
 	p := l.heldProduct(transposed, n, k, x16, first, beta, c)
-	if !l.device.multiply(o, &p) {
-		l.device.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
+	if !l.device.gemm.multiply(o, &p) {
+		l.device.queue.check(fmt.Sprintf("a step of %d x %d x %d", l.B, n, k),
 			errors.New("cuBLAS refuses a product that it has made before"))
 	}
 }
@@ -171,7 +172,7 @@ func (l *steps) step(kernel string, o operands, memory []unsafe.Pointer, more ..
 		each = 4
 	}
 	args = append(append(append(args, int32(l.B), int32(l.H)), more...), int32(o), flag(fours))
-	l.device.launch(kernel, across(blocksFor(l.B*l.H/each, cellBlock), cellBlock), args...)
+	l.device.queue.launch(kernel, across(blocksFor(l.B*l.H/each, cellBlock), cellBlock), args...)
 }
 
 // memoryOf is the parameters of a kernel that are memory.
@@ -193,10 +194,10 @@ func (l *steps) at(t tape, step int) (now tape, after gradients) {
 }
 
 func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
-	o, held := l.device.forward(), l.held
+	o, held := l.device.gemm.forward(), l.held
 	l.hold(o, hh)
 	if held.hh != nil {
-		l.device.round(o, t.h, held.x, l.B*l.H)
+		l.device.gemm.round(o, t.h, held.x, l.B*l.H)
 	}
 	rows := l.rows()
 	for step := range l.T {
@@ -232,7 +233,7 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 }
 
 func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) {
-	l.hold(l.device.backward(), hh)
+	l.hold(l.device.gemm.backward(), hh)
 	later, to := dout, gradients{l.dh, l.dc}
 	for step := l.T - 1; step >= 0; step-- {
 		if step == 0 && dstate.h != nil {
@@ -257,8 +258,8 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 	if l.Cell == compute.LSTMPeephole {
 		sums := launch{grid: [3]int{blocksFor(l.H, columnWidth), l.Cell.Peepholes(), 1},
 			block: [3]int{columnWidth * columnParts, 1, 1}, shared: columnSumBytes}
-		l.device.launch("cell_peephole_sums", sums, t.dpeephole, t.act, t.cell, int32(l.T*l.B),
-			int32(l.B), int32(l.H))
+		l.device.queue.launch("cell_peephole_sums", sums, t.dpeephole, t.act, t.cell,
+			int32(l.T*l.B), int32(l.B), int32(l.H))
 	}
 }
 
@@ -267,7 +268,7 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 // of that of h that does not pass through W_hh.
 func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, step int) {
 	now, after := l.at(t, step)
-	o, held := l.device.backward(), l.held
+	o, held := l.device.gemm.backward(), l.held
 	switch l.Cell {
 	case compute.LSTM:
 		l.step("cell_lstm_backward", o,
@@ -298,5 +299,5 @@ func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 	case compute.GRU, compute.GRUResetBefore:
 		from, beta = l.rec, 1
 	}
-	l.times(l.device.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
+	l.times(l.device.gemm.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
 }

@@ -50,7 +50,7 @@ const watchBytes = 32
 
 // openWatch makes the memory in which persistent kernels report a wait without end, if that is
 // asked for.
-func (d *Device) openWatch() error {
+func (q *queue) openWatch() error {
 	text := os.Getenv(spinsEnvironment)
 	if text == "" {
 		return nil
@@ -59,23 +59,23 @@ func (d *Device) openWatch() error {
 	if err != nil || spins == math.MaxUint32 {
 		return fmt.Errorf("%s is %q: give a number of looks below 2^32-1", spinsEnvironment, text)
 	}
-	if d.watch, err = d.context.AllocHost(watchBytes); err != nil {
+	if q.watch, err = q.context.AllocHost(watchBytes); err != nil {
 		return err
 	}
-	clear(d.watch)
-	binary.LittleEndian.PutUint32(d.watch, uint32(spins))
+	clear(q.watch)
+	binary.LittleEndian.PutUint32(q.watch, uint32(spins))
 	return nil
 }
 
 // watchAt is where the kernels report; nil if they need not.
-func (d *Device) watchAt() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(d.watch)) }
+func (q *queue) watchAt() unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(q.watch)) }
 
 // withReport adds to an error which block gave up its wait, if one did.
-func (d *Device) withReport(err error) error {
-	if d.watch == nil {
+func (q *queue) withReport(err error) error {
+	if q.watch == nil {
 		return err
 	}
-	word := func(i int) uint32 { return binary.LittleEndian.Uint32(d.watch[4*i:]) }
+	word := func(i int) uint32 { return binary.LittleEndian.Uint32(q.watch[4*i:]) }
 	if word(4) == 0 {
 		return err
 	}

@@ -100,16 +100,18 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
-	case "teacher_forcing", "teacher_forcing_steps":
+	case "deep_input", "deep_output":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
+	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
-	case "vectors", "vector_as":
+	case "vectors", "vector_as", "ends":
 		return []string{task.Describe}
 	case "decoder_context", "attention", "feedback":
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
 	case "cell", "layers", "dropout", "dropout_locked", "layer_norm",
-		"skip_connections", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
+		"skip_connections", "deep_transition", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
 		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
 		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
 		"precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
@@ -171,13 +173,21 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.SkipConnections && spec.Layers < 2 {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
-	if (spec.LayerNorm || spec.SkipConnections) && spec.Attention == "bahdanau" {
-		return usagef("--layer-norm and --skip-connections are not for --attention bahdanau, " +
-			"whose decoder runs step by step: give another --attention, or leave them out")
-	}
 	if spec.TeacherForcingSteps > 0 && spec.TeacherForcing == 1 {
 		return usagef("--teacher-forcing-steps %d is for a --teacher-forcing below 1: give one",
 			spec.TeacherForcingSteps)
+	}
+	if spec.TeacherForcingChoice == "sample" && spec.TeacherForcing == 1 {
+		return usagef("--teacher-forcing-choice sample is for a --teacher-forcing below 1: give " +
+			"one")
+	}
+	if spec.TeacherForcing < 1 && spec.Ends == "length" {
+		return usagef("--teacher-forcing %g: with --ends length the right tokens have the right "+
+			"length, and others would not: leave it out", spec.TeacherForcing)
+	}
+	if spec.DeepInput > 0 && spec.Embed == 0 && spec.Task != task.Regress {
+		return usagef("--deep-input %d reads the embedding: set --embed, for example --embed %d",
+			spec.DeepInput, spec.Hidden)
 	}
 	if spec.TeacherForcing < 1 && spec.Feedback == "hidden" {
 		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with "+
@@ -309,6 +319,9 @@ func Identity(spec *rondov1.JobSpec, corpus string) string {
 	if lasts.Feedback == "both" {
 		lasts.Feedback = ""
 	}
+	if lasts.Ends == "eos" {
+		lasts.Ends = ""
+	}
 	if lasts.VectorAs == "both" {
 		lasts.VectorAs = ""
 	}
@@ -346,6 +359,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
 		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
+		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
@@ -366,7 +380,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
-		lasts.Feedback, lasts.VectorAs = spec.Feedback, spec.VectorAs
+		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

@@ -81,32 +81,18 @@ type listWatcher[List runtime.Object] interface {
 
 // watchObjects calls changed for each selected object of a client, and again for each one that
 // changes or disappears, one call at a time, until stop. It reconnects when the connection breaks,
-// and reports the error to troubled unless that is nil. The example gives the objects' type.
+// and reports errors to troubled unless that is nil. The example gives the objects' type.
 func watchObjects[List, Object runtime.Object](ctx context.Context, client listWatcher[List],
 	example Object, selected metav1.ListOptions, changed func(object Object, gone bool),
-	troubled func(error)) (stop func(), err error) {
+	troubled func(error)) (stop func()) {
 	with := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector, o.FieldSelector = selected.LabelSelector, selected.FieldSelector
 		return o
 	}
-	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (
-			runtime.Object, error) {
-			return client.List(ctx, with(o))
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (
-			watch.Interface, error) {
-			return client.Watch(ctx, with(o))
-		},
-	}, example, 0, cache.Indexers{})
-	err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, _ *cache.Reflector,
-		err error) {
-		if ctx.Err() == nil && troubled != nil {
+	report := func(err error) {
+		if err != nil && ctx.Err() == nil && troubled != nil {
 			troubled(err)
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
 	tell := func(object any, gone bool) {
 		if last, unseen := object.(cache.DeletedFinalStateUnknown); unseen {
@@ -116,19 +102,33 @@ func watchObjects[List, Object runtime.Object](ctx context.Context, client listW
 			changed(o, gone)
 		}
 	}
-	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(object any) { tell(object, false) },
-		UpdateFunc: func(_, object any) { tell(object, false) },
-		DeleteFunc: func(object any) { tell(object, true) },
+	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (
+				runtime.Object, error) {
+				list, err := client.List(ctx, with(o))
+				report(err)
+				return list, err
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (
+				watch.Interface, error) {
+				changes, err := client.Watch(ctx, with(o))
+				report(err)
+				return changes, err
+			},
+		},
+		ObjectType: example,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(object any) { tell(object, false) },
+			UpdateFunc: func(_, object any) { tell(object, false) },
+			DeleteFunc: func(object any) { tell(object, true) },
+		},
 	})
-	if err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() { informer.RunWithContext(ctx) })
 	return func() {
 		cancel()
 		running.Wait()
-	}, nil
+	}
 }

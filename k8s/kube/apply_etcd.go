@@ -7,28 +7,27 @@ import (
 	"strings"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // applyShared creates the missing ones of the objects that the namespace's jobs share.
 func (a *applier) applyShared(ctx context.Context) error {
 	var missing []*unstructured.Unstructured
 	for _, object := range a.m.Shared {
-		there, err := a.exists(ctx, object)
+		old, err := a.find(ctx, object.GroupVersionKind(), object.GetName())
+		used := old != nil
+		if used && err == nil && object.GetKind() == "StatefulSet" {
+			used, err = a.useEtcd(ctx, old)
+		}
 		if err != nil {
 			return err
 		}
-		if there && object.GetKind() == "StatefulSet" {
-			used, err := a.useEtcd(ctx, object)
-			if err != nil {
-				return err
-			}
-			there = used
-		}
-		if !there {
+		if !used {
 			missing = append(missing, object)
 		}
 	}
@@ -38,11 +37,8 @@ func (a *applier) applyShared(ctx context.Context) error {
 // useEtcd reports whether the existing etcd can be used. If no member has ever started, for lack of
 // its image or a volume, it holds no data, and useEtcd removes it for the submitted one. A member
 // whose pod is only being replaced has a volume older than its pod.
-func (a *applier) useEtcd(
-	ctx context.Context, object *unstructured.Unstructured,
-) (bool, error) {
-	pods, err := a.Client.CoreV1().Pods(a.Namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: etcdSelector})
+func (a *applier) useEtcd(ctx context.Context, set *stored) (bool, error) {
+	pods, err := a.Client.CoreV1().Pods(a.Namespace).List(ctx, selecting("", Etcd))
 	if err != nil {
 		return false, Explain(err, "looking at the members of etcd")
 	}
@@ -50,23 +46,15 @@ func (a *applier) useEtcd(
 	if err != nil {
 		return false, err
 	}
-	if a.how.DryRun || slices.ContainsFunc(pods.Items, started) ||
+	if a.how.ServerDryRun || slices.ContainsFunc(pods.Items, started) ||
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
-		a.how.Say(nameOf(object) + " exists and is used as it is")
-		return true, a.fits(ctx, object)
+		a.say(nameOf(set.object) + " exists and is used as it is")
+		return true, a.fits(set.object)
 	}
-	a.how.Say(nameOf(object) + " has never started and is replaced")
-	resources, err := a.of(object)
-	if err != nil {
-		return false, Explain(err, "deleting "+nameOf(object))
-	}
-	old, err := resources.Get(ctx, object.GetName(), metav1.GetOptions{})
-	if err != nil {
-		return false, Explain(err, "looking at "+nameOf(object))
-	}
-	if err := remove(ctx, resources, old); err != nil {
+	a.say(nameOf(set.object) + " has never started and is replaced")
+	if err := set.remove(ctx); err != nil {
 		return false, err
 	}
 	return false, a.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
@@ -97,7 +85,7 @@ func usedBefore(claim corev1.PersistentVolumeClaim, pods []corev1.Pod) bool {
 // etcdClaims returns the claims of etcd's volumes.
 func (o *objects) etcdClaims(ctx context.Context) ([]corev1.PersistentVolumeClaim, error) {
 	all, err := o.Client.CoreV1().PersistentVolumeClaims(o.Namespace).List(ctx,
-		metav1.ListOptions{LabelSelector: etcdSelector})
+		selecting("", Etcd))
 	if err != nil {
 		return nil, Explain(err, "listing the claims of etcd's volumes")
 	}
@@ -126,12 +114,9 @@ func (o *objects) removeClaims(
 }
 
 // fits fails if the etcd uses TLS and the job does not, or the reverse.
-func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) error {
-	set, err := a.Client.AppsV1().StatefulSets(object.GetNamespace()).Get(ctx, object.GetName(),
-		metav1.GetOptions{})
-	if err != nil {
-		return Explain(err, "looking at "+nameOf(object))
-	}
+func (a *applier) fits(object *unstructured.Unstructured) error {
+	set := &appsv1.StatefulSet{}
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, set)
 	secure := slices.ContainsFunc(set.Spec.Template.Spec.Containers,
 		func(c corev1.Container) bool {
 			return slices.ContainsFunc(c.Args, func(arg string) bool {
@@ -139,6 +124,8 @@ func (a *applier) fits(ctx context.Context, object *unstructured.Unstructured) e
 			})
 		})
 	switch {
+	case err != nil:
+		return fmt.Errorf("%s cannot be read: %w", nameOf(object), err)
 	case secure && !a.m.Options.TLS:
 		return fmt.Errorf("the etcd of namespace %s requires TLS: give --tls, or another "+
 			"--namespace", a.Namespace)

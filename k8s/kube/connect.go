@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
@@ -112,9 +113,14 @@ func (to *connection) open() (*Cluster, error) {
 			"digits and -, and at most 63", to.namespace)
 	}
 	found := to.config()
-	current, err := to.current(found)
+	raw, err := found.RawConfig()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+	}
+	const see = "(see `kubectl config get-contexts`)"
+	if to.context != "" && raw.Contexts[to.context] == nil {
+		return nil, app.Usagef("--context %s: the kubeconfig has no such context %s", to.context,
+			see)
 	}
 	config, err := found.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
@@ -122,13 +128,14 @@ func (to *connection) open() (*Cluster, error) {
 			"kubeconfig (KUBECONFIG, ~/.kube/config) names one; give --kubeconfig FILE",
 			err: err}
 	} else if err != nil {
-		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
+		return nil, fmt.Errorf("the kubeconfig cannot be used: %w: give --context NAME %s", err,
+			see)
 	}
 	namespace, _, err := found.Namespace()
 	if err != nil {
 		return nil, fmt.Errorf("the kubeconfig cannot be used: %w", err)
 	}
-	c, err := newCluster(config, namespace, current)
+	c, err := newCluster(config, namespace, cmp.Or(to.context, raw.CurrentContext))
 	if err != nil {
 		return nil, err
 	}
@@ -141,27 +148,6 @@ func (to *connection) open() (*Cluster, error) {
 		}
 	}
 	return c, nil
-}
-
-// current returns the name of the context in use; empty: there is no kubeconfig.
-func (to *connection) current(found clientcmd.ClientConfig) (string, error) {
-	raw, err := found.RawConfig()
-	if err != nil {
-		return "", fmt.Errorf("the kubeconfig cannot be used: %w", err)
-	}
-	const see = "(see `kubectl config get-contexts`)"
-	if to.context != "" {
-		if raw.Contexts[to.context] == nil {
-			return "", app.Usagef("--context %s: the kubeconfig has no such context %s",
-				to.context, see)
-		}
-		return to.context, nil
-	}
-	if raw.CurrentContext != "" && raw.Contexts[raw.CurrentContext] == nil {
-		return "", fmt.Errorf("the kubeconfig's current context, %s, is not in it: give --context "+
-			"NAME %s", raw.CurrentContext, see)
-	}
-	return raw.CurrentContext, nil
 }
 
 // newCluster makes the client for a configuration.

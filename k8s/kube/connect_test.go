@@ -140,10 +140,10 @@ func TestUnreachable(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
 	for host, want := range map[string]string{
-		"https://" + nobody:         "refuses connections",
-		"https://nowhere.invalid:1": "the name nowhere.invalid is not known here",
+		"https://" + nobody:         ": connection refused: is it the right cluster",
+		"https://nowhere.invalid:1": "lookup nowhere.invalid",
 		strange.URL:                 "shows a certificate that the kubeconfig does not trust",
-		strings.Replace(plain.URL, "http", "https", 1): "does not speak TLS",
+		strings.Replace(plain.URL, "http", "https", 1): "server gave HTTP response to HTTPS client",
 		plain.URL: "the cluster has no such resource",
 	} {
 		err := list(host)

@@ -26,31 +26,25 @@ type Problem struct {
 
 func (p Problem) String() string { return join(p.Object+": "+p.Text, p.Remedy) }
 
-// Limits on reading, and the times for which a state is normal.
+// Times for which a state is normal.
 const (
-	eventsAtOnce = 500
-	maxEvents    = 20 * eventsAtOnce
-	eventsFrom   = 15 * time.Minute // older events do not count
-	listEvery    = 5 * time.Second  // between reads of claims and events
-	startGrace   = 10 * time.Second // for a pod to start, before its events are problems
-	leaderGrace  = 30 * time.Second // for coordinators to be ready
-	quorumGrace  = time.Minute      // for etcd to start
+	eventsFrom  = 15 * time.Minute // older events do not count
+	startGrace  = 10 * time.Second // for a pod to start, before its events are problems
+	leaderGrace = 30 * time.Second // for coordinators to be ready
+	quorumGrace = time.Minute      // for etcd to start
 )
 
 // hopelessAfter is the number of failures before the first step after which waiting does not help.
 const hopelessAfter = 3
 
-// The etcd that the jobs of a namespace share.
-const (
-	etcdName     = "rondo-etcd"
-	etcdSelector = "app.kubernetes.io/name=rondo,app.kubernetes.io/component=etcd"
-)
+// etcdName is the StatefulSet of the etcd that the jobs of a namespace share.
+const etcdName = "rondo-etcd"
 
 // Diagnose returns the problems of a job, from the state of its objects and of its etcd: first
 // those that waiting does not cure, each group in order of time. An empty list means that no
 // problem is known.
 func (c *Cluster) Diagnose(ctx context.Context, job string) ([]Problem, error) {
-	s, err := c.scene(ctx, job, nil)
+	s, err := c.scene(ctx, job)
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +124,10 @@ func gathered(all []Problem) []Problem {
 		}
 	}
 	slices.SortStableFunc(kept, func(a, b Problem) int {
-		if a.Fatal != b.Fatal {
-			if a.Fatal {
-				return -1
-			}
+		switch {
+		case a.Fatal && !b.Fatal:
+			return -1
+		case b.Fatal && !a.Fatal:
 			return 1
 		}
 		return a.Since.Compare(b.Since)
@@ -146,24 +140,22 @@ func (s *scene) ofJob() []Problem {
 	if s.workers == nil {
 		return nil
 	}
-	for _, condition := range s.workers.Status.Conditions {
-		if condition.Type != batchv1.JobFailed || condition.Status != corev1.ConditionTrue {
-			continue
-		}
-		p := Problem{Object: "job/" + s.workers.Name, Fatal: true,
-			Since:  condition.LastTransitionTime.Time,
-			Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
-			Remedy: "see " + s.command("logs")}
-		for i := range s.pods {
-			pod := &s.pods[i]
-			if end := terminated(pod); end != nil && end.ExitCode == exitJob &&
-				strings.Contains(condition.Message, pod.Name) {
-				p.Text, p.Remedy = "failed: "+said(end), s.again()
-			}
-		}
-		return []Problem{p}
+	condition := (&Job{Workers: s.workers}).condition(batchv1.JobFailed)
+	if condition == nil {
+		return nil
 	}
-	return nil
+	p := Problem{Object: "job/" + s.workers.Name, Fatal: true,
+		Since:  condition.LastTransitionTime.Time,
+		Text:   fmt.Sprintf("failed: %s (%s)", condition.Message, condition.Reason),
+		Remedy: "see " + s.command("logs")}
+	for i := range s.pods {
+		pod := &s.pods[i]
+		if end := terminated(pod); end != nil && end.ExitCode == exitJob &&
+			strings.Contains(condition.Message, pod.Name) {
+			p.Text, p.Remedy = "failed: "+said(end), s.again()
+		}
+	}
+	return []Problem{p}
 }
 
 // again returns how to run the job again after a bad end.
@@ -279,35 +271,45 @@ func (s *scene) claimed() []string {
 // ofCreation returns why wanted pods are not created.
 func (s *scene) ofCreation(now time.Time) []Problem {
 	var problems []Problem
-	add := func(p Problem, message string) {
+	add := func(object, message string, since time.Time) {
 		if _, after, found := strings.Cut(message, "Error creating: "); found {
 			message = after
 		}
 		remedy, waiting := remedyOf(message)
-		p.Text, p.Remedy, p.Fatal = "its pods are refused: "+message, remedy, !waiting
-		problems = append(problems, p)
+		problems = append(problems, Problem{Object: object, Text: "its pods are refused: " +
+			oneLine(message), Remedy: remedy, Fatal: !waiting, Since: since})
 	}
-	if j := s.workers; j != nil && !pointed(j.Spec.Suspend) && ended(j) == "" &&
+	byEvent := func(kind, name string) {
+		if e := s.last(now, kind, name); e != nil && e.Reason == "FailedCreate" {
+			add(strings.ToLower(kind)+"/"+name, e.Message, when(e))
+		}
+	}
+	if j := s.workers; j != nil && !pointed(j.Spec.Suspend) &&
 		j.Status.Active < pointed(j.Spec.Parallelism) {
-		if e := s.last(now, "Job", j.Name); e != nil && e.Reason == "FailedCreate" {
-			add(problemOf(e), e.Message)
-		}
-	}
-	if d := s.coordinator; d != nil {
-		for _, condition := range d.Status.Conditions {
-			if condition.Type == appsv1.DeploymentReplicaFailure &&
-				condition.Status == corev1.ConditionTrue {
-				add(Problem{Object: "deployment/" + d.Name,
-					Since: condition.LastTransitionTime.Time}, condition.Message)
-			}
-		}
+		byEvent("Job", j.Name)
 	}
 	if set := s.etcd; set != nil && set.Status.Replicas < pointed(set.Spec.Replicas) {
-		if e := s.last(now, "StatefulSet", set.Name); e != nil && e.Reason == "FailedCreate" {
-			add(problemOf(e), e.Message)
-		}
+		byEvent("StatefulSet", set.Name)
+	}
+	if c := s.leading(appsv1.DeploymentReplicaFailure, corev1.ConditionTrue); c != nil {
+		add("deployment/"+s.coordinator.Name, c.Message, c.LastTransitionTime.Time)
 	}
 	return problems
+}
+
+// leading returns the condition of the coordinators' Deployment with that status, or nil.
+func (s *scene) leading(
+	kind appsv1.DeploymentConditionType, status corev1.ConditionStatus,
+) *appsv1.DeploymentCondition {
+	if s.coordinator == nil {
+		return nil
+	}
+	for i, c := range s.coordinator.Status.Conditions {
+		if c.Type == kind && c.Status == status {
+			return &s.coordinator.Status.Conditions[i]
+		}
+	}
+	return nil
 }
 
 // quorum reports whether most members of the namespace's etcd are ready.
@@ -337,6 +339,7 @@ func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
 	}
 	name := s.job + "-" + Coordinator
 	p := Problem{Object: "deployment/" + name}
+	unready := s.leading(appsv1.DeploymentAvailable, corev1.ConditionFalse)
 	switch {
 	case d == nil:
 		p.Text, p.Fatal = "it is gone, so nobody leads the job", true
@@ -346,24 +349,14 @@ func (s *scene) ofCoordinators(now time.Time, unexplained bool) []Problem {
 		p.Text, p.Fatal = "it has no replicas, so nobody leads the job", true
 		p.Remedy = fmt.Sprintf("kubectl -n %s scale deployment %s --replicas 2",
 			s.cluster.Namespace, name)
-	case unexplained && unavailable(d, now) > leaderGrace:
+	case unexplained && unready != nil && d.Status.ReadyReplicas == 0 &&
+		now.Sub(unready.LastTransitionTime.Time) > leaderGrace:
 		p.Text = "none of its pods is ready, so nobody leads the job"
 		p.Remedy = "see " + s.command("logs") + " --component " + Coordinator
 	default:
 		return nil
 	}
 	return []Problem{p}
-}
-
-// unavailable returns how long a Deployment has had no ready pod; 0: it has one.
-func unavailable(d *appsv1.Deployment, now time.Time) time.Duration {
-	for _, condition := range d.Status.Conditions {
-		if condition.Type == appsv1.DeploymentAvailable && d.Status.ReadyReplicas == 0 &&
-			condition.Status == corev1.ConditionFalse {
-			return now.Sub(condition.LastTransitionTime.Time)
-		}
-	}
-	return 0
 }
 
 // ofNodes returns the nodes of the job's pods that do not answer.
@@ -445,6 +438,14 @@ func oneLine(message string) string {
 	}
 	return strings.ToValidUTF8(message[:maxTextShown/4]+" … "+
 		message[len(message)-maxTextShown*3/4:], "")
+}
+
+// count returns "1 object" or "2 objects".
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // pointed returns *p, or the zero value if p is nil.

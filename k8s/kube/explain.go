@@ -3,14 +3,11 @@ package kube
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/url"
 	"strings"
-	"syscall"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -69,26 +66,12 @@ func unreachable(err error) (why string, known bool) {
 		}
 	}
 	const which = "is it the right cluster (--kubeconfig, --context)?"
-	var unknown *net.DNSError
-	var authority x509.UnknownAuthorityError
-	var host x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var verification *tls.CertificateVerificationError
 	var timeout net.Error
+	var untrusted *tls.CertificateVerificationError
 	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return server + " refuses connections: is its API server running? " + which, true
-	case errors.As(err, &unknown):
-		return fmt.Sprintf("%s: the name %s is not known here: %s", server, unknown.Name, which),
-			true
-	case errors.As(err, &authority), errors.As(err, &host), errors.As(err, &invalid),
-		errors.As(err, &verification):
-		return fmt.Sprintf("%s shows a certificate that the kubeconfig does not trust (%s): fetch "+
+	case errors.As(err, &untrusted):
+		return fmt.Sprintf("%s shows a certificate that the kubeconfig does not trust (%v): fetch "+
 			"a new kubeconfig; %s", server, deepest(err), which), true
-	case errors.Is(err, http.ErrSchemeMismatch):
-		return server + " does not speak TLS: " + which, true
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return server + " cannot be reached from here (no route): " + which, true
 	case errors.Is(err, context.DeadlineExceeded),
 		errors.As(err, &timeout) && timeout.Timeout():
 		return server + " does not answer in time: is it reachable from here (VPN, firewall)? " +

@@ -9,12 +9,11 @@ import (
 	"strconv"
 	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -33,25 +32,19 @@ type filling struct {
 
 func (f *filling) object(o *unstructured.Unstructured) error {
 	switch o.GetKind() {
-	case "Job":
-		return f.workers(o, o.Object)
-	case "JobSet":
-		template := templateOf(o)
-		if template == nil {
-			return fmt.Errorf("it has no template of a Job")
-		}
-		return f.workers(o, template)
+	case "Job", "JobSet":
+		return f.workers(o)
 	case "ConfigMap":
 		if strings.HasPrefix(o.GetName(), f.spec.Job+"-spec-") {
 			return f.submission.keep(o)
 		}
 	case "Deployment":
-		return edit(o.Object, func(d *appsv1.DeploymentSpec) error {
-			f.pods(&d.Template)
+		return edit(o.Object, func(t *corev1.PodTemplateSpec) error {
+			f.pods(t)
 			return nil
-		})
+		}, "spec", "template")
 	case "StatefulSet":
-		return edit(o.Object, f.etcd)
+		return f.etcd(o)
 	case "PodDisruptionBudget":
 		return edit(o.Object, func(p *policyv1.PodDisruptionBudgetSpec) error {
 			if p.MinAvailable != nil {
@@ -59,11 +52,11 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 				p.MinAvailable = &least
 			}
 			return nil
-		})
+		}, "spec")
 	case "NetworkPolicy":
 		return edit(o.Object, func(p *networkingv1.NetworkPolicySpec) error {
 			return f.policy(o.GetName(), p)
-		})
+		}, "spec")
 	}
 	return nil
 }
@@ -75,47 +68,39 @@ func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
 	return intstr.FromInt32(int32(min(fewest(spec), workers-1)))
 }
 
-// templateOf returns the template of the Job in a JobSet; nil: none.
-func templateOf(set *unstructured.Unstructured) map[string]any {
-	spec, _ := set.Object["spec"].(map[string]any)
-	replicated, _ := spec["replicatedJobs"].([]any)
-	if len(replicated) == 0 {
-		return nil
-	}
-	first, _ := replicated[0].(map[string]any)
-	template, _ := first["template"].(map[string]any)
-	return template
-}
-
 // workers fills in a Job, or the Job in a JobSet.
-func (f *filling) workers(o *unstructured.Unstructured, job map[string]any) error {
-	if err := f.submission.keep(o); err != nil {
-		return err
-	}
-	if o.GetKind() == "JobSet" {
-		inner := unstructured.Unstructured{Object: job}
-		inner.SetAnnotations(map[string]string{annotationRun: o.GetAnnotations()[annotationRun]})
-	}
+func (f *filling) workers(o *unstructured.Unstructured) error {
+	annotate(o, annotationRun, f.submission.run())
 	if f.submission.Queue != "" {
 		labels := o.GetLabels()
 		labels[labelQueue] = f.submission.Queue
 		o.SetLabels(labels)
 	}
-	return edit(job, func(j *batchv1.JobSpec) error {
-		workers := int32(f.spec.Workers)
-		j.Completions, j.Parallelism = &workers, &workers
-		f.pods(&j.Template)
-		return f.worker(&j.Template.Spec)
-	})
+	job := o.Object
+	if o.GetKind() == "JobSet" {
+		sets, _, err := unstructured.NestedFieldNoCopy(job, "spec", "replicatedJobs")
+		if err != nil {
+			return err
+		}
+		job = sets.([]any)[0].(map[string]any)["template"].(map[string]any)
+		annotate(&unstructured.Unstructured{Object: job}, annotationRun, f.submission.run())
+	}
+	for _, field := range []string{"completions", "parallelism"} {
+		err := unstructured.SetNestedField(job, int64(f.spec.Workers), "spec", field)
+		if err != nil {
+			return err
+		}
+	}
+	return edit(job, func(t *corev1.PodTemplateSpec) error {
+		f.pods(t)
+		return f.worker(&t.Spec)
+	}, "spec", "template")
 }
 
 // pods fills in the values that all pods of the job share.
 func (f *filling) pods(t *corev1.PodTemplateSpec) {
 	s := f.submission
-	if t.Annotations == nil {
-		t.Annotations = map[string]string{}
-	}
-	t.Annotations[annotationRun] = strconv.FormatInt(s.Run, 10)
+	metav1.SetMetaDataAnnotation(&t.ObjectMeta, annotationRun, s.run())
 	if len(s.Labels) > 0 {
 		t.Labels = maps.Clone(t.Labels)
 		maps.Copy(t.Labels, s.Labels)
@@ -208,22 +193,25 @@ func (f *filling) resources(r *corev1.ResourceRequirements) error {
 }
 
 // etcd fills in the members' images and disks.
-func (f *filling) etcd(set *appsv1.StatefulSetSpec) error {
-	f.images(&set.Template.Spec)
-	if len(set.VolumeClaimTemplates) == 0 {
+func (f *filling) etcd(set *unstructured.Unstructured) error {
+	err := edit(set.Object, func(p *corev1.PodSpec) error {
+		f.images(p)
 		return nil
+	}, "spec", "template", "spec")
+	claims, _, _ := unstructured.NestedSlice(set.Object, "spec", "volumeClaimTemplates")
+	if err != nil || len(claims) == 0 {
+		return err
 	}
+	claim := claims[0].(map[string]any)
 	class, size := storage(f.submission.EtcdStorage)
-	q, err := resource.ParseQuantity(size)
+	if class != "" {
+		claim["spec"].(map[string]any)["storageClassName"] = class
+	}
+	err = unstructured.SetNestedField(claim, size, "spec", "resources", "requests", "storage")
 	if err != nil {
 		return err
 	}
-	claim := &set.VolumeClaimTemplates[0].Spec
-	claim.Resources.Requests[corev1.ResourceStorage] = q
-	if class != "" {
-		claim.StorageClassName = &class
-	}
-	return nil
+	return unstructured.SetNestedSlice(set.Object, claims, "spec", "volumeClaimTemplates")
 }
 
 // policy allows connections to the ports of an external etcd and of buckets.
@@ -297,51 +285,26 @@ func setPorts(rule *networkingv1.NetworkPolicyEgressRule, ports []string) error 
 	return nil
 }
 
-// edit changes an object's spec as its Go type.
-func edit[T any](object map[string]any, change func(spec *T) error) error {
-	fields, ok := object["spec"].(map[string]any)
-	if !ok {
-		return fmt.Errorf("it has no spec")
-	}
-	var spec T
-	converter := runtime.DefaultUnstructuredConverter
-	if err := converter.FromUnstructuredWithValidation(fields, &spec, true); err != nil {
-		return err
-	}
-	if err := change(&spec); err != nil {
-		return err
-	}
-	changed, err := converter.ToUnstructured(&spec)
+// edit changes a part of an object as its Go type.
+func edit[T any](object map[string]any, change func(part *T) error, path ...string) error {
+	fields, found, err := unstructured.NestedMap(object, path...)
 	if err != nil {
 		return err
 	}
-	object["spec"] = pruned(changed)
-	return nil
-}
-
-// pruned removes the values that marshalling Go's types adds: a creation time of null, and empty
-// resources, status and strategies.
-func pruned(fields map[string]any) map[string]any {
-	for key, value := range fields {
-		switch v := value.(type) {
-		case nil:
-			delete(fields, key)
-		case string:
-			if v == "" && key == "status" {
-				delete(fields, key)
-			}
-		case map[string]any:
-			if pruned(v); len(v) == 0 && slices.Contains(
-				[]string{"resources", "status", "strategy", "updateStrategy", "metadata"}, key) {
-				delete(fields, key)
-			}
-		case []any:
-			for _, element := range v {
-				if inner, ok := element.(map[string]any); ok {
-					pruned(inner)
-				}
-			}
-		}
+	if !found {
+		return fmt.Errorf("it has no %s", strings.Join(path, "."))
 	}
-	return fields
+	var part T
+	converter := runtime.DefaultUnstructuredConverter
+	if err := converter.FromUnstructuredWithValidation(fields, &part, true); err != nil {
+		return err
+	}
+	if err := change(&part); err != nil {
+		return err
+	}
+	changed, err := converter.ToUnstructured(&part)
+	if err != nil {
+		return err
+	}
+	return unstructured.SetNestedMap(object, changed, path...)
 }

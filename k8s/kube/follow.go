@@ -10,6 +10,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+
+	"rondo/telemetry"
 )
 
 // fatalFor is how long a fatal problem must last before it ends the wait: an object that is still
@@ -24,7 +26,6 @@ type follower struct {
 	start   time.Time
 	say     func(string)
 
-	seen     *scene               // the last one
 	standing string               // last printed
 	last     string               // the first problem, or else standing
 	told     map[string]bool      // printed problems
@@ -38,47 +39,43 @@ func (c *Cluster) Follow(
 ) error {
 	f := &follower{cluster: c, job: job, run: strconv.FormatInt(run, 10), start: time.Now(),
 		say: say, told: map[string]bool{}, since: map[string]time.Time{}}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errTooLong)
+	late, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	for {
-		done, err := f.look(ctx)
-		if done || err != nil && ctx.Err() == nil {
-			return err
-		}
-		if err := wait(ctx, pollEvery); errors.Is(err, errTooLong) {
-			return fmt.Errorf("job %s has made no step in %v: %s; it goes on by itself: %s", job,
-				timeout, f.last, c.command("status", job))
-		} else if err != nil {
-			return fmt.Errorf("interrupted; job %s goes on by itself", job)
-		}
+	err := c.Watch(late, f.look, func(err error) { f.report(err.Error()) })
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted; job %s goes on by itself", job)
+	case late.Err() != nil:
+		return fmt.Errorf("job %s has made no step in %v: %s; it goes on by itself: %s", job,
+			timeout, f.last, c.command("status", job))
 	}
+	return err
 }
-
-var errTooLong = errors.New("it took too long")
 
 // look reads the scene once.
 func (f *follower) look(ctx context.Context) (done bool, err error) {
-	s, err := f.cluster.scene(ctx, f.job, f.seen)
+	s, err := f.cluster.scene(ctx, f.job)
 	if err != nil {
 		return false, err
 	}
-	f.seen = s
 	if s.workers == nil && s.coordinator == nil {
-		return false, fmt.Errorf("job %s was deleted", f.job)
+		return true, fmt.Errorf("job %s was deleted", f.job)
 	}
 	f.report(s.standing(f.run))
 	if w := s.workers; w != nil && w.Annotations[annotationRun] == f.run {
-		step, phase := w.Annotations[annotations+"step"], w.Annotations[annotations+"phase"]
+		job := Job{Workers: w}
+		p := job.Progress()
 		switch {
-		case ended(w) == string(batchv1.JobComplete):
+		case job.condition(batchv1.JobComplete) != nil:
 			f.report("the job has ended: all steps are done")
 			return true, nil
-		case step != "" && phase == "running":
-			f.report("the first step is done (step " + step + ")")
+		case p.Step > 0 && p.Phase == telemetry.PhaseRunning:
+			f.report(fmt.Sprintf("the first step is done (step %d)", p.Step))
 			return true, nil
 		}
 	}
-	return false, f.judge(s.problems(time.Now()))
+	err = f.judge(s.problems(time.Now()))
+	return err != nil, err
 }
 
 // report prints a new line, with the time since the submission.
@@ -126,20 +123,12 @@ func (s *scene) standing(run string) string {
 		parts = append(parts, fmt.Sprintf("etcd %d/%d", s.etcd.Status.ReadyReplicas,
 			pointed(s.etcd.Spec.Replicas)))
 	}
-	coordinators, up := 0, 0
-	made, placed, running := 0, 0, 0
+	coordinators, made, placed, running := 0, 0, 0, 0
 	for i := range s.pods {
 		pod := &s.pods[i]
-		if pod.Annotations[annotationRun] != run || pod.DeletionTimestamp != nil {
-			continue
-		}
-		switch pod.Labels["app.kubernetes.io/component"] {
-		case "coordinator":
-			coordinators++
-			if ready(pod) {
-				up++
-			}
-		case "worker":
+		switch {
+		case pod.Annotations[annotationRun] != run || pod.DeletionTimestamp != nil:
+		case pod.Labels[labelComponent] == Worker:
 			made++
 			if pod.Spec.NodeName != "" {
 				placed++
@@ -147,36 +136,26 @@ func (s *scene) standing(run string) string {
 			if pod.Status.Phase == corev1.PodRunning {
 				running++
 			}
+		case ready(pod):
+			coordinators++
 		}
 	}
 	if s.coordinator != nil {
-		parts = append(parts, fmt.Sprintf("coordinators %d/%d", up,
+		parts = append(parts, fmt.Sprintf("coordinators %d/%d", coordinators,
 			pointed(s.coordinator.Spec.Replicas)))
 	}
-	if w := s.workers; w != nil {
-		wanted := int(pointed(w.Spec.Parallelism))
+	if s.workers != nil {
+		job := s.cluster.jobOf(s.workers)
 		switch {
-		case pointed(w.Spec.Suspend):
-			parts = append(parts, suspendedBy(w))
-		case running == wanted:
-			joined := w.Annotations[annotations+"world-size"]
-			if joined == "" {
-				joined = "0"
-			}
-			parts = append(parts, fmt.Sprintf("workers %d/%d run, %s joined", running, wanted,
-				joined))
+		case job.Suspended():
+			parts = append(parts, "workers are suspended: "+job.waitingFor())
+		case running == job.Wanted():
+			parts = append(parts, fmt.Sprintf("workers %d/%d run, %d joined", running,
+				job.Wanted(), job.Progress().WorldSize))
 		default:
 			parts = append(parts, fmt.Sprintf("workers %d/%d run (%d made, %d on a node)", running,
-				wanted, made, placed))
+				job.Wanted(), made, placed))
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// suspendedBy returns why workers are suspended.
-func suspendedBy(w *batchv1.Job) string {
-	if queue := w.Labels[labelQueue]; queue != "" {
-		return "workers wait for queue " + queue + " to admit them"
-	}
-	return "workers are suspended (rondo resume)"
 }

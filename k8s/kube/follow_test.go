@@ -51,16 +51,16 @@ func TestFollowToTheFirstStep(t *testing.T) {
 	p := healthy()
 	p.pods[0].Status.Phase = corev1.PodPending
 	said, err := follow(t, p, time.Minute, map[time.Duration]func(p *patient){
-		2500 * time.Millisecond: func(p *patient) { p.pods[0].Status.Phase = corev1.PodRunning },
-		4500 * time.Millisecond: func(p *patient) {
+		3500 * time.Millisecond: func(p *patient) { p.pods[0].Status.Phase = corev1.PodRunning },
+		5500 * time.Millisecond: func(p *patient) {
 			p.job.Annotations[annotations+"world-size"] = "2"
 		},
 		// What an observer of the run before may still write does not count.
-		5500 * time.Millisecond: func(p *patient) {
+		7500 * time.Millisecond: func(p *patient) {
 			p.job.Annotations[annotations+"step"] = "90"
 			p.job.Annotations[annotations+"phase"] = "ended"
 		},
-		6500 * time.Millisecond: func(p *patient) {
+		9500 * time.Millisecond: func(p *patient) {
 			p.job.Annotations[annotations+"step"] = "1"
 			p.job.Annotations[annotations+"phase"] = "running"
 		},
@@ -68,9 +68,9 @@ func TestFollowToTheFirstStep(t *testing.T) {
 	check(t, err)
 	want := []string{
 		"   0.0 s  etcd 3/3, coordinators 0/2, workers 1/2 run (2 made, 2 on a node)",
-		"   3.0 s  etcd 3/3, coordinators 0/2, workers 2/2 run, 0 joined",
-		"   5.0 s  etcd 3/3, coordinators 0/2, workers 2/2 run, 2 joined",
-		"   7.0 s  the first step is done (step 1)"}
+		"   4.0 s  etcd 3/3, coordinators 0/2, workers 2/2 run, 0 joined",
+		"   6.0 s  etcd 3/3, coordinators 0/2, workers 2/2 run, 2 joined",
+		"  10.0 s  the first step is done (step 1)"}
 	if strings.Join(said, "\n") != strings.Join(want, "\n") {
 		t.Errorf("it says\n%s", strings.Join(said, "\n"))
 	}
@@ -121,5 +121,5 @@ func TestFollowAQueue(t *testing.T) {
 	p.job.Spec.Suspend, p.pods = &yes, nil
 	p.job.Labels[labelQueue] = "team"
 	_, err := follow(t, p, 20*time.Second, nil)
-	wants(t, err, "workers wait for queue team to admit them")
+	wants(t, err, "workers are suspended: Kueue admits it when queue team has room")
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"time"
@@ -98,10 +99,21 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 		}
 	}
 	if newest == nil {
-		return nil, app.Usagef("%s has no job %s: `%s` lists its jobs, `%s` starts this one",
-			c, name, c.command("status", ""), c.command("submit", name))
+		return nil, c.missing(name)
 	}
 	return newest, nil
+}
+
+// missing returns the error of a job that does not exist.
+func (c *Cluster) missing(job string) error {
+	return app.Usagef("%s has no job %s: `%s` lists its jobs, `%s` starts this one", c, job,
+		c.command("status", ""), c.command("submit", job))
+}
+
+// isMissing reports whether an error is of a job that does not exist.
+func isMissing(err error) bool {
+	var missing *app.UsageError
+	return errors.As(err, &missing)
 }
 
 // jobOf returns the job whose workers a Job runs. It returns nil for a Job that is not Rondo's.
@@ -114,6 +126,11 @@ func (c *Cluster) jobOf(workers *batchv1.Job) *Job {
 }
 
 func (j *Job) created() time.Time { return j.Workers.CreationTimestamp.Time }
+
+// begun reports whether a worker of the job has run, as far as its state shows.
+func (j *Job) begun() bool {
+	return j.Workers.Status.Ready != nil && *j.Workers.Status.Ready > 0 || j.Progress().Step > 0
+}
 
 // Wanted returns the number of workers that the job should have.
 func (j *Job) Wanted() int { return wantedBy(j.Workers).Workers }
@@ -134,10 +151,10 @@ func (j *Job) JobSet() string {
 // Queue returns Kueue's queue that admits the workers; empty: none.
 func (j *Job) Queue() string { return j.Workers.Labels[labelQueue] }
 
-// condition returns the Job's condition of a type if it holds, or nil.
-func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
+// condition returns a condition of these types that holds, or nil.
+func (j *Job) condition(kinds ...batchv1.JobConditionType) *batchv1.JobCondition {
 	for i, c := range j.Workers.Status.Conditions {
-		if c.Type == kind && c.Status == corev1.ConditionTrue {
+		if slices.Contains(kinds, c.Type) && c.Status == corev1.ConditionTrue {
 			return &j.Workers.Status.Conditions[i]
 		}
 	}
@@ -147,15 +164,21 @@ func (j *Job) condition(kind batchv1.JobConditionType) *batchv1.JobCondition {
 // Phase returns a phase of telemetry, or pending, suspended or deleting. A state of the Job itself
 // overrides the observer's last annotation.
 func (j *Job) Phase() string {
+	if j.Workers.DeletionTimestamp != nil {
+		return phaseDeleting
+	}
+	return j.runPhase()
+}
+
+// runPhase returns the phase of a job whether or not it is being deleted.
+func (j *Job) runPhase() string {
 	said := j.Workers.Annotations[annotations+"phase"]
 	switch {
-	case j.Workers.DeletionTimestamp != nil:
-		return phaseDeleting
-	case j.failed():
+	case j.condition(batchv1.JobFailed, batchv1.JobFailureTarget) != nil:
 		return telemetry.PhaseFailed
-	case j.condition(batchv1.JobComplete) != nil, j.condition(batchv1.JobSuccessCriteriaMet) != nil:
+	case j.condition(batchv1.JobComplete, batchv1.JobSuccessCriteriaMet) != nil:
 		return telemetry.PhaseEnded
-	case said == telemetry.PhaseEnded, said == telemetry.PhaseFailed:
+	case endedPhase(said):
 		return said
 	case j.Suspended():
 		return phaseSuspended
@@ -165,12 +188,8 @@ func (j *Job) Phase() string {
 	return said
 }
 
-func (j *Job) failed() bool {
-	return j.condition(batchv1.JobFailed) != nil || j.condition(batchv1.JobFailureTarget) != nil
-}
-
 // Ended reports whether the job has ended, with success or not.
-func (j *Job) Ended() bool { return endedPhase(j.Phase()) }
+func (j *Job) Ended() bool { return endedPhase(j.runPhase()) }
 
 // endedPhase reports whether a job in this phase has ended.
 func endedPhase(phase string) bool {
@@ -178,38 +197,34 @@ func endedPhase(phase string) bool {
 }
 
 // Failed reports whether the job has ended and failed.
-func (j *Job) Failed() bool { return j.Phase() == telemetry.PhaseFailed }
+func (j *Job) Failed() bool { return j.runPhase() == telemetry.PhaseFailed }
 
 // Reason returns the reason for the job's phase.
 func (j *Job) Reason() string {
 	if reason := j.Workers.Annotations[annotations+"reason"]; reason != "" {
 		return reason
 	}
-	for _, kind := range []batchv1.JobConditionType{batchv1.JobFailed, batchv1.JobFailureTarget} {
-		if c := j.condition(kind); c != nil {
-			return c.Message
-		}
+	if c := j.condition(batchv1.JobFailed, batchv1.JobFailureTarget); c != nil {
+		return c.Message
 	}
 	return ""
 }
 
 // Progress reads the observer's annotations. A missing one is zero.
 func (j *Job) Progress() Progress {
-	read := func(name string) string { return j.Workers.Annotations[annotations+name] }
-	integer := func(name string) int64 {
-		n, _ := strconv.ParseInt(read(name), 10, 64) // nothing is 0
-		return n
+	var p Progress
+	for _, figure := range p.figures() {
+		text := j.Workers.Annotations[annotations+figure.name]
+		switch value := figure.value.(type) {
+		case *string:
+			*value = text
+		case *int64:
+			*value, _ = strconv.ParseInt(text, 10, 64) // nothing is 0
+		case *float64:
+			*value, _ = strconv.ParseFloat(text, 64)
+		}
 	}
-	figure := func(name string) float64 {
-		x, _ := strconv.ParseFloat(read(name), 64)
-		return x
-	}
-	return Progress{Phase: read("phase"), Reason: read("reason"), Step: integer("step"),
-		TotalSteps: integer("total-steps"), Epoch: integer("epoch"), Loss: figure("loss"),
-		Perplexity: figure("perplexity"), TokensPerSecond: figure("tokens-per-second"),
-		WorldSize: integer("world-size"), Generation: integer("generation"),
-		Checkpoint: read("checkpoint"), CheckpointStep: integer("checkpoint-step"),
-		Leader: read("leader"), Ring: read("ring"), Evicted: read("evicted")}
+	return p
 }
 
 // Updated returns the time of the observer's last write; the zero time: never.
@@ -222,11 +237,9 @@ func (j *Job) Updated() time.Time {
 // assumes that this machine's clock agrees with that of the observer's node.
 func (j *Job) silence(now time.Time) time.Duration {
 	at := j.Updated()
-	switch j.Phase() {
-	case phaseDeleting, phaseSuspended, phasePending, telemetry.PhaseEnded, telemetry.PhaseFailed:
-		return 0
-	}
-	if at.IsZero() {
+	quiet := []string{phaseDeleting, phaseSuspended, phasePending, telemetry.PhaseEnded,
+		telemetry.PhaseFailed}
+	if at.IsZero() || slices.Contains(quiet, j.Phase()) {
 		return 0
 	}
 	return max(0, now.Sub(at))

@@ -22,7 +22,6 @@ const (
 
 // Stop holds the options of Cluster.Stop.
 type Stop struct {
-	Reason  string
 	Timeout time.Duration // from the request to the end: a step, and the last checkpoint
 	Force   bool          // also a job whose model is then lost
 	Say     func(string)  // receives a line about each change
@@ -56,13 +55,11 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	}
 	how.Say(fmt.Sprintf("job %s is %s, with %d in the ring: stopping it", name, p.Phase,
 		p.WorldSize))
-	ctx, cancel := limited(ctx, how.Timeout, func() string {
-		return fmt.Sprintf("the job has not ended within %v: it goes on stopping; see rondo status",
-			how.Timeout)
-	})
+	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("the job has not ended "+
+		"within %v: it goes on stopping; see rondo status", how.Timeout))
 	defer cancel()
 	err = c.WorkerJob(job.Workers.Name).patch(ctx,
-		map[string]any{annotations + "stop": how.Reason}, manager)
+		map[string]any{annotations + "stop": "rondo stop"}, manager)
 	if err != nil {
 		return Explain(err, "asking job "+name+" to stop")
 	}

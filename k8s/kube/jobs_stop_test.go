@@ -36,7 +36,7 @@ func stopped(t *testing.T, job *batchv1.Job, how Stop, writes ...Progress) (
 		}
 		now, err := jobs.Get(ctx, "book-worker", metav1.GetOptions{})
 		check(t, err)
-		asked = asked || now.Annotations[annotations+"stop"] == how.Reason
+		asked = asked || now.Annotations[annotations+"stop"] == "rondo stop"
 		if !asked || len(writes) == 0 {
 			continue
 		}
@@ -50,7 +50,7 @@ func stopped(t *testing.T, job *batchv1.Job, how Stop, writes ...Progress) (
 func TestStop(t *testing.T) {
 	running := map[string]string{"phase": "running", "world-size": "2",
 		"updated": time.Now().Format(time.RFC3339)}
-	how := Stop{Reason: "rondo stop", Timeout: time.Minute, Force: true}
+	how := Stop{Timeout: time.Minute, Force: true}
 	const asked = "job book is running, with 2 in the ring: stopping it\n"
 	end := Progress{Phase: "ended", Reason: "stopped: rondo stop"}
 	saved := end
@@ -84,7 +84,7 @@ func TestStopSaysWhatCannotBe(t *testing.T) {
 		return someJob(2, map[string]string{"phase": phase, "reason": "why",
 			"updated": time.Now().Add(-ago).Format(time.RFC3339)})
 	}
-	how := Stop{Reason: "rondo stop", Timeout: time.Second, Force: true}
+	how := Stop{Timeout: time.Second, Force: true}
 	careful := how
 	careful.Force = false
 	for name, c := range map[string]struct {
@@ -118,9 +118,10 @@ func TestForget(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	forget := func(c *Cluster, led bool) error {
-		return (&deletion{objects: &objects{Cluster: c}, job: "book"}).forget(ctx, led)
+		job, err := c.Job(ctx, "book")
+		check(t, err)
+		return (&deletion{objects: &objects{Cluster: c}, job: "book"}).forget(ctx, job, led)
 	}
-	check(t, forget(clusterOf(), true))
 	check(t, forget(clusterOf(someJob(1, nil)), false))
 	c := clusterOf(someJob(1, map[string]string{"phase": "ended"}),
 		somePod("book-coordinator-a", "", corev1.PodRunning, nil))

@@ -11,6 +11,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
+// kept is the submission that the cluster keeps of job song.
+func (s *apiServer) kept(t *testing.T) *Submission {
+	t.Helper()
+	last, err := (&submitter{Cluster: s.Cluster}).lastSubmission(t.Context(), "song")
+	check(t, err)
+	return last
+}
+
 // Whichever request of a resumption fails, the job can be resumed again with all its options.
 func TestResumeAfterAFailedResume(t *testing.T) {
 	begin := func() *apiServer {
@@ -48,8 +56,7 @@ func TestResumeAfterAFailedResume(t *testing.T) {
 			"configmaps/") { // by then the new run has begun
 			t.Errorf("%s: %v", failing, err)
 		}
-		after, err := submissionOf(s.object(t, "jobs/song-worker"))
-		check(t, err)
+		after := s.kept(t)
 		if after.Labels["team"] != "music" || after.Spec["workers"] != "3" ||
 			after.Spec["steps"] != "200" {
 			t.Errorf("%s: resumed as %+v", failing, after)
@@ -62,8 +69,7 @@ func TestRunsAfterAClockThatWasFast(t *testing.T) {
 	s := serveAPI(t)
 	_, err := s.submit(t, "--job=song")
 	check(t, err)
-	last, err := (&submitter{Cluster: s.Cluster}).lastSubmission(t.Context(), "song")
-	check(t, err)
+	last := s.kept(t)
 	last.Run = math.MaxInt64 - 9
 	spec := unstructured.Unstructured{}
 	s.mu.Lock()
@@ -77,8 +83,7 @@ func TestRunsAfterAClockThatWasFast(t *testing.T) {
 	check(t, err)
 	_, err = s.submit(t, "--job=song")
 	check(t, err)
-	next, err := submissionOf(s.object(t, "jobs/song-worker"))
-	check(t, err)
+	next := s.kept(t)
 	if next.Run != last.Run+1 {
 		t.Errorf("run %d comes after run %d", next.Run, last.Run)
 	}

@@ -17,8 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"rondo/internal/app"
 )
 
 // Limits on reading logs.
@@ -51,7 +49,6 @@ type LogSource struct {
 	Component string
 	Index     int    // of a worker or a member of etcd; -1: none
 	Pod       string // its name
-	Number    int    // of the sources in the order of their appearance, from 0
 }
 
 // String returns a short name that differs between a pod and its replacement.
@@ -75,7 +72,6 @@ type logReader struct {
 	end     context.CancelCauseFunc // ends the reading
 
 	mu      sync.Mutex
-	sources map[types.UID]int  // numbers of the sources
 	known   map[types.UID]bool // pods that are followed, or must not be
 	streams int                // logs that are followed now
 	full    bool               // the note about maxLogStreams was sent
@@ -92,8 +88,7 @@ func newLogReader(c *Cluster, job string, how Logs) *logReader {
 	if how.Previous && how.Component == "" {
 		how.Component = Worker
 	}
-	r := &logReader{cluster: c, job: job, how: how, sources: map[types.UID]int{},
-		known: map[types.UID]bool{}}
+	r := &logReader{cluster: c, job: job, how: how, known: map[types.UID]bool{}}
 	r.open = func(ctx context.Context, pod string, o *corev1.PodLogOptions) (
 		io.ReadCloser, error) {
 		return c.Client.CoreV1().Pods(c.Namespace).GetLogs(pod, o).Stream(ctx)
@@ -116,8 +111,7 @@ func (r *logReader) read(ctx context.Context) error {
 		return err
 	}
 	job, err := r.cluster.Job(ctx, r.job)
-	var missing *app.UsageError
-	if r.how.Component == Etcd && errors.As(err, &missing) {
+	if r.how.Component == Etcd && isMissing(err) {
 		job = nil // the namespace may have an etcd without the job
 	} else if err != nil {
 		return err
@@ -145,37 +139,31 @@ func (r *logReader) read(ctx context.Context) error {
 
 // readEach reads one pod after the other. It notes pods that cannot be read, and fails if none can.
 func (r *logReader) readEach(ctx context.Context, pods []*corev1.Pod) error {
-	var failed error
-	read := false
+	var failed []error
 	for _, pod := range pods {
 		state := podStatus(pod, r.container(pod))
 		switch {
 		case !hasLog(pod, r.container(pod)):
 			r.how.Note(fmt.Sprintf("%s: not started yet: %s", r.source(pod), state.Phase))
-			read = true // there is no more to read
 			continue
 		case r.options(pod, false).Previous && state.Restarts == 0:
 			r.how.Note(fmt.Sprintf("%s: there was no container before this one", r.source(pod)))
-			read = true
 			continue
 		}
 		_, err := r.copy(ctx, pod, r.options(pod, false), time.Time{})
-		switch {
-		case ctx.Err() != nil:
+		if ctx.Err() != nil {
 			return context.Cause(ctx)
-		case err == nil:
-			read = true
-		case failed == nil:
-			failed = err
-		default:
-			r.how.Note(err.Error())
+		} else if err != nil {
+			failed = append(failed, err)
 		}
 	}
-	if read && failed != nil {
-		r.how.Note(failed.Error())
-		return nil
+	if len(failed) == len(pods) {
+		return failed[0]
 	}
-	return failed
+	for _, err := range failed {
+		r.how.Note(err.Error())
+	}
+	return nil
 }
 
 func (r *logReader) selection() metav1.ListOptions {
@@ -250,14 +238,7 @@ func (r *logReader) wants(pod *corev1.Pod) bool {
 
 // source returns the source of a pod's lines.
 func (r *logReader) source(pod *corev1.Pod) LogSource {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	number, known := r.sources[pod.UID]
-	if !known {
-		number = len(r.sources)
-		r.sources[pod.UID] = number
-	}
-	return LogSource{Component: r.container(pod), Index: index(pod), Pod: pod.Name, Number: number}
+	return LogSource{Component: r.container(pod), Index: index(pod), Pod: pod.Name}
 }
 
 // hasLog reports whether a container has started, so that it has a log.
@@ -295,35 +276,28 @@ func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogO
 	return r.lines(stream, source, after)
 }
 
-// lines passes on the lines of a stream after a time.
+// lines passes on the lines of a stream after a time. It cuts lines that are longer than maxLogLine.
 func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 	last time.Time, err error) {
 	last = after
-	lines := bufio.NewReaderSize(stream, maxLogLine)
-	for {
-		line, err := lines.ReadSlice('\n')
-		long := errors.Is(err, bufio.ErrBufferFull)
-		if len(line) > 0 {
-			at, text := r.split(strings.TrimRight(string(line), "\r\n"))
-			switch {
-			case at.IsZero() && strings.HasPrefix(text, "unable to retrieve container logs"):
-				r.how.Note(fmt.Sprintf("%s: its node has no log of it any more", source))
-			case at.IsZero() || at.After(after):
-				last = cmp.Or(at, last)
-				if err := r.how.Line(source, text); err != nil {
-					return last, err
-				}
-			}
-		}
-		for long { // the rest of a line that is too long
-			_, err = lines.ReadSlice('\n')
-			long = errors.Is(err, bufio.ErrBufferFull)
+	for lines := bufio.NewReaderSize(stream, maxLogLine); ; {
+		line, more, err := lines.ReadLine()
+		at, text := r.split(string(line))
+		for more && err == nil {
+			_, more, err = lines.ReadLine()
 		}
 		switch {
 		case errors.Is(err, io.EOF):
 			return last, nil
 		case err != nil:
 			return last, fmt.Errorf("reading the log of pod %s: %w", source.Pod, err)
+		case at.IsZero() && strings.HasPrefix(text, "unable to retrieve container logs"):
+			r.how.Note(fmt.Sprintf("%s: its node has no log of it any more", source))
+		case at.IsZero() || at.After(after):
+			last = cmp.Or(at, last)
+			if err := r.how.Line(source, text); err != nil {
+				return last, err
+			}
 		}
 	}
 }

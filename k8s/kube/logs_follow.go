@@ -22,15 +22,13 @@ func (r *logReader) follow(ctx context.Context, job *Job, first []*corev1.Pod,
 		delete(r.known, pod.UID)
 	}
 	begun := time.Now()
-	stop, err := watchObjects(ctx, r.cluster.Client.CoreV1().Pods(r.cluster.Namespace),
+	stop := watchObjects(ctx, r.cluster.Client.CoreV1().Pods(r.cluster.Namespace),
 		&corev1.Pod{}, r.selection(), func(pod *corev1.Pod, gone bool) {
 			if !gone {
 				r.take(ctx, pod, begun)
 			}
 		}, nil)
-	if err != nil {
-		return err
-	}
+	var err error
 	if job == nil {
 		<-ctx.Done()
 	} else {

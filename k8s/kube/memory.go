@@ -64,18 +64,6 @@ func (s *Submission) extent(spec *rondov1.JobSpec) (data job.Extent, assumed boo
 	return job.Assume(spec, charactersAssumed), true
 }
 
-// memory returns a worker's memory for the job's model and batch after half of the workers are
-// lost.
-func (s *Submission) memory(spec *rondov1.JobSpec) (
-	resource.Quantity, bool, error) {
-	data, assumed := s.extent(spec)
-	estimate, err := job.Memory(spec, data, fewest(spec))
-	if err != nil {
-		return resource.Quantity{}, assumed, err
-	}
-	return *resource.NewQuantity(upToStep(estimate.Total()), resource.BinarySI), assumed, nil
-}
-
 // Parts of a worker's grace period, beside the step in flight.
 const (
 	leastGrace     = time.Minute
@@ -108,36 +96,34 @@ func (s *Submission) grace(spec *rondov1.JobSpec) (int64, error) {
 // gpuMemory is the host memory of a worker with a GPU in the manifests.
 const gpuMemory = 8 << 30
 
-// besideGPU returns the host memory of a worker with a GPU; empty: gpuMemory is enough.
-func (s *Submission) besideGPU(spec *rondov1.JobSpec) (string, error) {
-	data, _ := s.extent(spec)
-	bytes, err := job.BesideGPU(spec, data)
-	if err != nil || bytes <= gpuMemory {
-		return "", err
-	}
-	return resource.NewQuantity(upToStep(bytes), resource.BinarySI).String(), nil
-}
-
-// upToStep adds a quarter to a size, and rounds up.
-func upToStep(bytes int64) int64 { return (bytes*5/4 + memoryStep - 1) / memoryStep * memoryStep }
-
-// size returns a worker's memory, unless a person has set it.
+// size returns a worker's memory: what a person has set, or enough for the job's model and batch
+// after half of the workers are lost. An empty size is the manifests' value.
 func (s *Submission) size(spec *rondov1.JobSpec) (size, note string, err error) {
 	if s.MemoryPerWorker != "" {
 		return s.MemoryPerWorker, "", nil
 	}
+	data, assumed := s.extent(spec)
 	if s.GPUsPerWorker > 0 {
-		size, err = s.besideGPU(spec)
-		return size, "", err
+		bytes, err := job.BesideGPU(spec, data)
+		if err != nil || bytes <= gpuMemory {
+			return "", "", err
+		}
+		return roomFor(bytes), "", nil
 	}
-	memory, assumed, err := s.memory(spec)
+	estimate, err := job.Memory(spec, data, fewest(spec))
 	if err != nil {
 		return "", "", err
 	}
+	size = roomFor(estimate.Total())
 	if assumed && spec.Tokenizer == "word" {
 		note = fmt.Sprintf("each worker gets %s of memory, as for %d different words: the text "+
-			"cannot be read from here; --memory-per-worker says otherwise", memory.String(),
-			wordsAssumed)
+			"cannot be read from here; --memory-per-worker says otherwise", size, wordsAssumed)
 	}
-	return memory.String(), note, nil
+	return size, note, nil
+}
+
+// roomFor returns a memory request for an estimate: a quarter more, rounded up.
+func roomFor(bytes int64) string {
+	steps := (bytes*5/4 + memoryStep - 1) / memoryStep
+	return resource.NewQuantity(steps*memoryStep, resource.BinarySI).String()
 }

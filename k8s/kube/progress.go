@@ -43,65 +43,71 @@ type Progress struct {
 }
 
 // Over reports whether the job has ended, with success or not.
-func (p Progress) Over() bool { return over(p.Phase) }
+func (p Progress) Over() bool { return endedPhase(p.Phase) }
 
-func over(phase string) bool {
-	return phase == telemetry.PhaseEnded || phase == telemetry.PhaseFailed
+// A figure is a part of Progress with an annotation of its own.
+type figure struct {
+	name   string
+	value  any // *string, *int64 or *float64
+	known  bool
+	stays  bool // at the job's end, if it is unknown then
+	digits int  // of a float64, after the point
+}
+
+func (p *Progress) figures() []figure {
+	stepped, saved := p.Step > 0, p.Checkpoint != ""
+	return []figure{
+		{name: "phase", value: &p.Phase, known: true},
+		{name: "world-size", value: &p.WorldSize, known: true},
+		{name: "generation", value: &p.Generation, known: true},
+		{name: "reason", value: &p.Reason, known: p.Reason != ""},
+		{name: "leader", value: &p.Leader, known: p.Leader != ""},
+		{name: "ring", value: &p.Ring, known: p.Ring != ""},
+		{name: "evicted", value: &p.Evicted, known: p.Evicted != ""},
+		{name: "step", value: &p.Step, known: stepped, stays: true},
+		{name: "total-steps", value: &p.TotalSteps, known: stepped, stays: true},
+		{name: "epoch", value: &p.Epoch, known: stepped, stays: true},
+		{name: "loss", value: &p.Loss, known: stepped, stays: true, digits: 4},
+		{name: "perplexity", value: &p.Perplexity, stays: true, digits: 3,
+			known: stepped && p.Perplexity != 0}, // a mean squared error has none
+		{name: "tokens-per-second", value: &p.TokensPerSecond, known: stepped, stays: true},
+		{name: "checkpoint", value: &p.Checkpoint, known: saved, stays: true},
+		{name: "checkpoint-step", value: &p.CheckpointStep, known: saved, stays: true},
+	}
 }
 
 // annotate returns the annotations. An unknown value is null, which removes the annotation, so that
 // none is of another run. At the end unknown values stay, because an observer that saw the end only
 // knows less than the annotations.
 func (p Progress) annotate(now time.Time) map[string]any {
-	out := map[string]any{
-		"phase": p.Phase, "world-size": whole(p.WorldSize), "generation": whole(p.Generation),
-		"updated": now.UTC().Format(time.RFC3339), "reason": nil,
-	}
+	out := map[string]any{annotations + "updated": now.UTC().Format(time.RFC3339)}
 	if p.Over() || p.Phase == telemetry.PhaseStopping {
-		out["stop"] = nil // the request is fulfilled
+		out[annotations+"stop"] = nil // the request is fulfilled
 	}
-	for name, value := range map[string]string{"leader": p.Leader, "ring": p.Ring,
-		"evicted": p.Evicted} {
-		if out[name] = nil; value != "" {
-			out[name] = value
+	for _, figure := range p.figures() {
+		switch {
+		case figure.known:
+			out[annotations+figure.name] = figure.text()
+		case !p.Over() || !figure.stays:
+			out[annotations+figure.name] = nil
 		}
 	}
-	if !p.Over() {
-		for _, name := range []string{"step", "total-steps", "epoch", "loss", "perplexity",
-			"tokens-per-second", "checkpoint", "checkpoint-step"} {
-			out[name] = nil
-		}
-	}
-	if p.Reason != "" {
-		out["reason"] = p.Reason
-	}
-	if p.Step > 0 {
-		out["step"], out["epoch"] = whole(p.Step), whole(p.Epoch)
-		out["total-steps"] = whole(p.TotalSteps)
-		out["loss"], out["perplexity"] = figure(p.Loss, 4), nil
-		if p.Perplexity != 0 { // else the loss is a mean squared error
-			out["perplexity"] = figure(p.Perplexity, 3)
-		}
-		out["tokens-per-second"] = figure(p.TokensPerSecond, 0)
-	}
-	if p.Checkpoint != "" {
-		out["checkpoint"], out["checkpoint-step"] = p.Checkpoint, whole(p.CheckpointStep)
-	}
-	named := make(map[string]any, len(out))
-	for name, value := range out {
-		named[annotations+name] = value
-	}
-	return named
+	return out
 }
 
-func whole(n int64) string { return strconv.FormatInt(n, 10) }
-
-// figure formats a number with some digits after the point; nil if it is not finite.
-func figure(x float64, digits int) any {
-	if math.IsNaN(x) || math.IsInf(x, 0) {
-		return nil
+// text returns the value of the annotation; nil for a number that is not finite.
+func (f figure) text() any {
+	switch value := f.value.(type) {
+	case *int64:
+		return strconv.FormatInt(*value, 10)
+	case *float64:
+		if math.IsNaN(*value) || math.IsInf(*value, 0) {
+			return nil
+		}
+		return strconv.FormatFloat(*value, 'f', f.digits, 64)
+	default:
+		return *f.value.(*string)
 	}
-	return strconv.FormatFloat(x, 'f', digits, 64)
 }
 
 // WorkerJob is the Job of a job's workers, as the observer uses it.
@@ -166,7 +172,7 @@ func (j *WorkerJob) Read(ctx context.Context) (Wanted, error) {
 func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached func(error)) error {
 	own := metav1.ListOptions{
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", j.name).String()}
-	stop, err := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
+	stop := watchObjects(ctx, j.client.BatchV1().Jobs(j.namespace), &batchv1.Job{}, own,
 		func(job *batchv1.Job, gone bool) {
 			if gone {
 				changed(Wanted{})
@@ -177,9 +183,6 @@ func (j *WorkerJob) Watch(ctx context.Context, changed func(Wanted), reached fun
 		}, func(err error) {
 			reached(Explain(err, fmt.Sprintf("watching job %s/%s", j.namespace, j.name)))
 		})
-	if err != nil {
-		return err
-	}
 	defer stop()
 	<-ctx.Done()
 	return ctx.Err()
@@ -192,7 +195,7 @@ func wantedBy(job *batchv1.Job) Wanted {
 	}
 	w.Suspended = job.Spec.Suspend != nil && *job.Spec.Suspend
 	w.Run, _ = strconv.ParseInt(job.Spec.Template.Annotations[annotationRun], 10, 64)
-	w.Over = over(job.Annotations[annotations+"phase"])
+	w.Over = endedPhase(job.Annotations[annotations+"phase"])
 	w.Stop = job.Annotations[annotations+"stop"]
 	w.Forget = job.Annotations[annotations+"forget"] == toForget
 	return w

@@ -1,26 +1,21 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 
 	"rondo/internal/app"
 )
@@ -108,56 +103,49 @@ func (d *deletion) checkOthers(ctx context.Context) error {
 // train go first, while a coordinator can still plan rings without them. some reports whether there
 // was anything.
 func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
-	resources, workers, err := d.findWorkers(ctx, d.job)
+	work, err := d.findWorkers(ctx, d.job)
 	if err != nil {
 		return false, err
 	}
-	all, err := d.find(ctx, labelJob+"="+d.job, jobKinds())
+	all, err := d.list(ctx, labelJob+"="+d.job, jobKinds())
 	if err == nil && d.how.WithEtcd {
-		var shared []stored
-		shared, err = d.find(ctx, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
+		var shared []*stored
+		shared, err = d.list(ctx, labelManagedBy+"="+manager+",!"+labelJob, sharedKinds())
 		all = append(shared, all...)
 	}
 	if err != nil {
 		return false, err
 	}
-	some = workers != nil || len(all) > 0
-	if workers != nil {
-		trains := !endedObject(workers) && begun(workers)
-		if trains && !d.how.Force && workers.GetDeletionTimestamp() == nil {
-			return some, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
-				"deletes it as it is", d.job, d.command("stop", d.job))
-		}
-		work, led := stored{resources, workers}, slices.ContainsFunc(all, stored.leads)
-		if !d.keepsNothing {
-			if err := d.forget(ctx, led); err != nil {
-				d.how.Say(fmt.Sprintf("note: the keys of job %s stay in etcd: %v", d.job, err))
-			}
-		}
-		if trains && led {
-			if err := d.removeAll(ctx, []stored{work}); err != nil {
-				return some, err
-			}
-		} else {
-			all = append(all, work)
-		}
-		if trains && !led {
-			d.hurry(ctx, selecting(d.job, Worker))
+	if work == nil {
+		return len(all) > 0, d.removeAll(ctx, all)
+	}
+	trains := !work.job.Ended() && work.job.begun()
+	if trains && !d.how.Force && work.object.GetDeletionTimestamp() == nil {
+		return true, fmt.Errorf("job %s has not ended: %s ends it with a checkpoint; --force "+
+			"deletes it as it is", d.job, d.command("stop", d.job))
+	}
+	led := slices.ContainsFunc(all, (*stored).leads)
+	if !d.keepsNothing {
+		if err := d.forget(ctx, work.job, led); err != nil {
+			d.how.Say(fmt.Sprintf("note: the keys of job %s stay in etcd: %v", d.job, err))
 		}
 	}
-	return some, d.removeAll(ctx, all)
+	switch {
+	case trains && led:
+		if err := d.removeAll(ctx, []*stored{work.stored}); err != nil {
+			return true, err
+		}
+		return true, d.removeAll(ctx, all)
+	case trains:
+		d.hurry(ctx, selecting(d.job, Worker))
+	}
+	return true, d.removeAll(ctx, append(all, work.stored))
 }
 
 // forget has an observer remove the job's keys in etcd, so that the next job of this name starts
 // fresh. A job that has not ended is stopped first.
-func (d *deletion) forget(ctx context.Context, led bool) error {
-	job, err := d.Job(ctx, d.job)
-	var missing *app.UsageError
+func (d *deletion) forget(ctx context.Context, job *Job, led bool) error {
 	switch {
-	case errors.As(err, &missing):
-		return nil
-	case err != nil:
-		return err
 	case job.Progress().Phase == "":
 		return nil // no coordinator has stored it
 	case !led:
@@ -166,7 +154,7 @@ func (d *deletion) forget(ctx context.Context, led bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
 		"not removed them within %v", forgetTimeout))
 	defer cancel()
-	err = d.WorkerJob(job.Workers.Name).patch(ctx,
+	err := d.WorkerJob(job.Workers.Name).patch(ctx,
 		map[string]any{annotations + "forget": toForget}, manager)
 	if err != nil {
 		return Explain(err, "annotating job "+d.job)
@@ -188,104 +176,80 @@ func (d *deletion) hurry(ctx context.Context, pods metav1.ListOptions) {
 		metav1.DeleteOptions{GracePeriodSeconds: &grace}, pods)
 }
 
-// stored is an object with the client of its kind.
-type stored struct {
-	from   dynamic.ResourceInterface
-	object *unstructured.Unstructured
-}
-
 // leads reports whether an object is a Deployment of coordinators with a ready pod.
-func (s stored) leads() bool {
+func (s *stored) leads() bool {
 	ready, _, _ := unstructured.NestedInt64(s.object.Object, "status", "readyReplicas")
 	return s.object.GetKind() == "Deployment" && ready > 0
 }
 
-// requestsAtOnce is the number of concurrent requests of one deletion.
-const requestsAtOnce = 16
-
-// find returns the selected objects of some kinds.
-func (o *objects) find(
+// list returns the selected objects of some kinds.
+func (o *objects) list(
 	ctx context.Context, selector string, kinds []schema.GroupVersionKind,
-) ([]stored, error) {
-	found := make([][]stored, len(kinds))
-	var group errgroup.Group
-	group.SetLimit(requestsAtOnce)
-	for i, kind := range kinds {
-		group.Go(func() error {
-			like := &unstructured.Unstructured{}
-			like.SetGroupVersionKind(kind)
-			like.SetNamespace(o.Namespace)
-			resources, err := o.of(like)
-			if meta.IsNoMatchError(err) {
-				return nil // the cluster has no such kind, so none of it
-			} else if err != nil {
-				return Explain(err, "looking for objects of kind "+kind.Kind)
-			}
-			list, err := resources.List(ctx, metav1.ListOptions{LabelSelector: selector})
-			if err != nil {
-				return Explain(err, "listing objects of kind "+kind.Kind)
-			}
-			for j := range list.Items {
-				found[i] = append(found[i], stored{resources, &list.Items[j]})
-			}
-			return nil
-		})
+) ([]*stored, error) {
+	var found []*stored
+	for _, kind := range kinds {
+		from, err := o.of(kind, o.Namespace)
+		if meta.IsNoMatchError(err) {
+			continue // the cluster has no such kind, so none of it
+		}
+		var list *unstructured.UnstructuredList
+		if err == nil {
+			list, err = from.List(ctx, metav1.ListOptions{LabelSelector: selector})
+		}
+		if err != nil {
+			return nil, Explain(err, "listing objects of kind "+kind.Kind)
+		}
+		for i := range list.Items {
+			found = append(found, &stored{from, &list.Items[i]})
+		}
 	}
-	err := group.Wait()
-	return slices.Concat(found...), err
+	return found, nil
 }
 
 // removeAll deletes objects at once, and waits until they are gone with all that they own. One
 // failure does not stop the others.
-func (d *deletion) removeAll(ctx context.Context, all []stored) error {
-	var group errgroup.Group
-	group.SetLimit(requestsAtOnce)
-	var saying sync.Mutex
-	for _, each := range all {
-		group.Go(func() error {
-			if each.object.GetKind() == "StatefulSet" { // etcd's: it is deleted before its pods end
-				d.hurry(ctx, selecting("", Etcd))
-			}
-			if err := remove(ctx, each.from, each.object); err != nil {
-				return err
-			}
-			saying.Lock()
-			defer saying.Unlock()
-			d.how.Say(nameOf(each.object) + " deleted")
-			return nil
-		})
+func (d *deletion) removeAll(ctx context.Context, all []*stored) error {
+	failed := make([]error, len(all))
+	for i, each := range all {
+		if each.object.GetKind() == "StatefulSet" { // etcd's: it is deleted before its pods end
+			d.hurry(ctx, selecting("", Etcd))
+		}
+		failed[i] = each.delete(ctx)
 	}
-	return group.Wait()
+	for i, each := range all {
+		if failed[i] == nil {
+			failed[i] = each.gone(ctx)
+		}
+		if failed[i] == nil {
+			d.how.Say(nameOf(each.object) + " deleted")
+		}
+	}
+	return cmp.Or(failed...)
+}
+
+// kinds returns the kinds that lines of "group/version Kind" name.
+func kinds(lines ...string) []schema.GroupVersionKind {
+	var all []schema.GroupVersionKind
+	for _, line := range lines {
+		version, kind, _ := strings.Cut(line, " ")
+		all = append(all, schema.FromAPIVersionAndKind(version, kind))
+	}
+	return all
 }
 
 // jobKinds returns the kinds of a job's objects, except its workers. Deployments come first,
 // because coordinators take longest to end.
 func jobKinds() []schema.GroupVersionKind {
-	return []schema.GroupVersionKind{
-		appsv1.SchemeGroupVersion.WithKind("Deployment"),
-		corev1.SchemeGroupVersion.WithKind("Service"),
-		policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"),
-		networkingv1.SchemeGroupVersion.WithKind("NetworkPolicy"),
-		rbacv1.SchemeGroupVersion.WithKind("RoleBinding"),
-		rbacv1.SchemeGroupVersion.WithKind("Role"),
-		corev1.SchemeGroupVersion.WithKind("ServiceAccount"),
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-	}
+	return kinds("apps/v1 Deployment", "v1 Service", "policy/v1 PodDisruptionBudget",
+		"networking.k8s.io/v1 NetworkPolicy", "rbac.authorization.k8s.io/v1 RoleBinding",
+		"rbac.authorization.k8s.io/v1 Role", "v1 ServiceAccount", "v1 ConfigMap")
 }
 
 // sharedKinds returns the kinds of the objects that a namespace's jobs share, etcd first.
 func sharedKinds() []schema.GroupVersionKind {
-	kinds := slices.Concat([]schema.GroupVersionKind{
-		appsv1.SchemeGroupVersion.WithKind("StatefulSet")}, jobKinds())
-	for _, optional := range []struct{ group, version, kind string }{
-		{"cert-manager.io", "v1", "Certificate"}, {"cert-manager.io", "v1", "Issuer"},
-		{"monitoring.coreos.com", "v1", "ServiceMonitor"},
-		{"monitoring.coreos.com", "v1", "PodMonitor"},
-	} {
-		kinds = append(kinds, schema.GroupVersionKind{Group: optional.group,
-			Version: optional.version, Kind: optional.kind})
-	}
-	return kinds
+	return slices.Concat(kinds("apps/v1 StatefulSet"), jobKinds(), kinds(
+		"cert-manager.io/v1 Certificate", "cert-manager.io/v1 Issuer",
+		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PodMonitor"))
 }
 
 // removeEtcdData removes the volumes of the namespace's etcd. If the etcd still exists, rondo

@@ -94,7 +94,7 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 		if err != nil {
 			return nil, fmt.Errorf("the ConfigMap of texts: %w", err)
 		}
-		u := &unstructured.Unstructured{Object: pruned(object)}
+		u := &unstructured.Unstructured{Object: object}
 		u.SetNamespace(namespace)
 		u.SetLabels(map[string]string{"app.kubernetes.io/name": "rondo", labelJob: spec.Job,
 			labelManagedBy: manager})

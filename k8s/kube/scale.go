@@ -2,12 +2,13 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,13 +104,18 @@ func (s *scaling) stopAndResume() string {
 
 // spec reads the spec that the job's coordinators read.
 func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
-	doing := "reading the spec of job " + j.Name
-	namespace := j.Workers.Namespace
-	deployment, err := j.cluster.Client.AppsV1().Deployments(namespace).Get(ctx,
+	deployment, err := j.cluster.Client.AppsV1().Deployments(j.Workers.Namespace).Get(ctx,
 		j.Name+"-"+Coordinator, metav1.GetOptions{})
 	if err != nil {
-		return nil, Explain(err, doing)
+		return nil, Explain(err, "reading the spec of job "+j.Name)
 	}
+	return j.specOf(ctx, deployment)
+}
+
+func (j *Job) specOf(
+	ctx context.Context, deployment *appsv1.Deployment,
+) (*rondov1.JobSpec, error) {
+	doing := "reading the spec of job " + j.Name
 	volumes := deployment.Spec.Template.Spec.Volumes
 	i := slices.IndexFunc(volumes, func(v corev1.Volume) bool {
 		return v.Name == "spec" && v.ConfigMap != nil
@@ -119,7 +125,7 @@ func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 			"submit did not make it", doing, deployment.Name)
 	}
 	name := volumes[i].ConfigMap.Name
-	stored, err := j.cluster.Client.CoreV1().ConfigMaps(namespace).Get(ctx, name,
+	stored, err := j.cluster.Client.CoreV1().ConfigMaps(j.Workers.Namespace).Get(ctx, name,
 		metav1.GetOptions{})
 	if err != nil {
 		return nil, Explain(err, doing)
@@ -129,13 +135,9 @@ func (j *Job) spec(ctx context.Context) (*rondov1.JobSpec, error) {
 
 // setWorkers sets completions and parallelism together, as an Indexed Job requires.
 func (s *scaling) setWorkers(ctx context.Context) error {
-	patch, err := json.Marshal(map[string]any{
-		"spec": map[string]any{"completions": s.how.Workers, "parallelism": s.how.Workers},
-	})
-	if err != nil {
-		return err
-	}
-	_, err = s.cluster.Client.BatchV1().Jobs(s.Workers.Namespace).Patch(ctx, s.Workers.Name,
+	patch := fmt.Appendf(nil, `{"spec": {"completions": %d, "parallelism": %[1]d}}`,
+		s.how.Workers)
+	_, err := s.cluster.Client.BatchV1().Jobs(s.Workers.Namespace).Patch(ctx, s.Workers.Name,
 		types.MergePatchType, patch, metav1.PatchOptions{FieldManager: manager})
 	return Explain(err, "setting the number of workers of job "+s.Name)
 }
@@ -166,12 +168,9 @@ func (s *scaling) setBudget(ctx context.Context, spec *rondov1.JobSpec) error {
 // awaitRing waits until the ring has the wanted number of workers.
 func (s *scaling) awaitRing(ctx context.Context) error {
 	ring, suspended := -1, false
-	ctx, cancel := limited(ctx, s.how.Timeout, func() string {
-		return fmt.Sprintf("after %v the ring of job %s has %d of %d workers%s", s.how.Timeout,
-			s.Name, ring, s.how.Workers, s.cluster.why(s.Name))
-	})
+	late, cancel := context.WithTimeout(ctx, s.how.Timeout)
 	defer cancel()
-	return s.follow(ctx, func(now *Job) (bool, error) {
+	err := s.follow(late, func(now *Job) (bool, error) {
 		switch {
 		case now.Ended():
 			return false, fmt.Errorf("job %s has ended: %s", s.Name, now.Reason())
@@ -188,6 +187,11 @@ func (s *scaling) awaitRing(ctx context.Context) error {
 		}
 		return ring == s.how.Workers && !suspended, nil
 	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return fmt.Errorf("after %v the ring of job %s has %d of %d workers%s", s.how.Timeout,
+			s.Name, ring, s.how.Workers, s.cluster.why(s.Name))
+	}
+	return err
 }
 
 // InRing describes the ring's present and wanted size. The ring is larger than wanted while it

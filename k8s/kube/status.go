@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -153,62 +152,46 @@ func (c *Cluster) Statuses(ctx context.Context, everywhere bool) ([]JobStatus, e
 
 // Status returns a job with its detail.
 func (c *Cluster) Status(ctx context.Context, name string) (*JobStatus, error) {
-	job, err := c.Job(ctx, name)
+	scene, err := c.scene(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	pods, err := c.Client.CoreV1().Pods(c.Namespace).List(ctx, selecting(name, ""))
-	if err != nil {
-		return nil, Explain(err, "listing the job's pods")
+	if scene.workers == nil {
+		return nil, c.missing(name)
 	}
-	sets, err := c.Client.AppsV1().StatefulSets(c.Namespace).List(ctx, selecting("", Etcd))
-	if err != nil {
-		return nil, Explain(err, "looking at etcd")
-	}
-	scene, err := c.scene(ctx, name, nil)
-	if err != nil {
-		return nil, err
-	}
-	now := time.Now()
-	spec, err := job.spec(ctx)
-	if err != nil {
-		spec = nil // its coordinators are gone; the rest is still useful
-	}
+	job, now := c.jobOf(scene.workers), time.Now()
 	s := job.status(now)
 	if scene.leaving {
 		s.leave()
 	}
-	s.Detail = detail(job, pods.Items, sets.Items)
+	s.Detail = scene.detail(job)
 	s.Detail.Problems = append(s.Detail.Problems, scene.problems(now)...)
 	if evicted := job.Progress().Evicted; evicted != "" && !s.Ended() && !s.Unknown() {
 		s.Detail.Problems = append(s.Detail.Problems, Problem{Object: "job/" + job.Workers.Name,
 			Text: "its leader keeps workers out of the ring: " + evicted})
 	}
-	if spec != nil {
-		s.foresee(spec)
+	if scene.coordinator != nil {
+		if spec, err := job.specOf(ctx, scene.coordinator); err == nil { // the rest is useful too
+			s.foresee(spec)
+		}
 	}
 	return &s, nil
 }
 
 // detail returns the state of a job's parts.
-func detail(job *Job, pods []corev1.Pod, sets []appsv1.StatefulSet) *Detail {
+func (s *scene) detail(job *Job) *Detail {
 	d := &Detail{Coordinators: []PodStatus{}, Problems: []Problem{},
-		Workers: workersOf(job, pods)}
-	for i := range pods {
-		pod := &pods[i]
+		Workers: workersOf(job, s.pods)}
+	for i := range s.pods {
+		pod := &s.pods[i]
 		if pod.Labels[labelComponent] == Coordinator {
 			d.Coordinators = append(d.Coordinators, podStatus(pod, Coordinator))
 		}
 	}
 	slices.SortFunc(d.Coordinators, func(a, b PodStatus) int { return cmp.Compare(a.Pod, b.Pod) })
 	d.seat(job)
-	for _, set := range sets {
-		if set.Name == etcdName && usesOwnEtcd(&job.Workers.Spec.Template) {
-			d.Etcd = &Ready{Ready: int(set.Status.ReadyReplicas), Of: 1}
-			if set.Spec.Replicas != nil {
-				d.Etcd.Of = int(*set.Spec.Replicas)
-			}
-		}
+	if s.etcd != nil {
+		d.Etcd = &Ready{int(s.etcd.Status.ReadyReplicas), int(pointed(s.etcd.Spec.Replicas))}
 	}
 	return d
 }
@@ -313,7 +296,7 @@ func podStatus(pod *corev1.Pod, container string) PodStatus {
 		}
 		s.Restarts = int(c.RestartCount)
 		if end := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); end != nil {
-			s.LastEnd = lastWords(end)
+			s.LastEnd = said(end)
 		}
 	}
 	switch {
@@ -323,21 +306,4 @@ func podStatus(pod *corev1.Pod, container string) PodStatus {
 		s.Phase = pod.Status.Reason // such as Evicted
 	}
 	return s
-}
-
-// lastWords returns why a container has ended: its own message, if there is one.
-func lastWords(end *corev1.ContainerStateTerminated) string {
-	words := strings.Join(strings.Fields(end.Message), " ")
-	code := "exit code " + strconv.Itoa(int(end.ExitCode))
-	switch {
-	case end.Reason == "OOMKilled":
-		return "out of memory"
-	case end.ExitCode == 0:
-		return cmp.Or(words, end.Reason)
-	case words != "":
-		return code + ": " + words
-	case end.ExitCode > 128:
-		return "killed (signal " + strconv.Itoa(int(end.ExitCode-128)) + ")"
-	}
-	return code
 }

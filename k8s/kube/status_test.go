@@ -1,13 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -197,61 +198,50 @@ func TestStatusesAreListedByName(t *testing.T) {
 	}
 }
 
-func TestLastWords(t *testing.T) {
+func TestSaid(t *testing.T) {
 	for want, end := range map[string]corev1.ContainerStateTerminated{
-		"out of memory":         {Reason: "OOMKilled", ExitCode: 137},
-		"killed (signal 9)":     {Reason: "Error", ExitCode: 137},
-		"exit code 1":           {Reason: "Error", ExitCode: 1},
-		"exit code 2: no such":  {Reason: "Error", ExitCode: 2, Message: "no\nsuch\n"},
-		"done after step 7":     {Reason: "Completed", Message: "done after step 7"},
-		"Completed":             {Reason: "Completed"},
-		"exit code 4: asked to": {Reason: "Error", ExitCode: 4, Message: "asked to"},
+		"out of memory":          {Reason: "OOMKilled", ExitCode: 137},
+		"killed (signal 9)":      {Reason: "Error", ExitCode: 137},
+		"exit code 1":            {Reason: "Error", ExitCode: 1},
+		"no such (exit code 2)":  {Reason: "Error", ExitCode: 2, Message: "no\nsuch\n"},
+		"done after step 7":      {Reason: "Completed", Message: "done after step 7"},
+		"Completed":              {Reason: "Completed"},
+		"asked to (exit code 4)": {Reason: "Error", ExitCode: 4, Message: "asked to"},
 	} {
-		if got := lastWords(&end); got != want {
+		if got := said(&end); got != want {
 			t.Errorf("%+v: %q, want %q", end, got, want)
 		}
 	}
 }
 
-// TestWatchLooksWhenSomethingHasChanged, once for changes that come together.
-func TestWatchLooksWhenSomethingHasChanged(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), changesLook-2*time.Second)
-	defer cancel()
-	c := clusterOf(someJob(1, nil))
-	var mu sync.Mutex
-	var phases []string
-	looked := make(chan struct{}, 100)
-	watched := make(chan error, 1)
-	go func() {
-		watched <- c.Watch(ctx, false, func(ctx context.Context) (bool, error) {
-			job, err := c.Job(ctx, "book")
-			if err != nil {
-				return false, err
+// TestWatch looks again and again until the job has ended. A cluster that does not answer is asked
+// again for a while.
+func TestWatch(t *testing.T) {
+	const answers, silent, over = "answers", "is silent", "over"
+	for name, of := range map[string]struct {
+		says  map[int]string // by look, and so on; over: the look is the last
+		looks int
+		told  int
+		want  string
+	}{
+		"to the end":    {map[int]string{0: answers, 3: over}, 4, 0, ""},
+		"a short break": {map[int]string{0: answers, 2: silent, 9: answers, 12: over}, 13, 7, ""},
+		"away":          {map[int]string{0: answers, 1: silent}, 62, 60, silent},
+		"never there":   {map[int]string{0: silent}, 1, 0, silent},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			looks, told, now := 0, 0, ""
+			err := clusterOf().Watch(t.Context(), func(context.Context) (bool, error) {
+				now = cmp.Or(of.says[looks], now)
+				looks++
+				if now == silent {
+					return false, errors.New(silent)
+				}
+				return now == over, nil
+			}, func(error) { told++ })
+			if looks != of.looks || told != of.told || (err == nil) != (of.want == "") {
+				t.Errorf("%s: %d looks, %d told, %v", name, looks, told, err)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			phases = append(phases, job.Phase())
-			looked <- struct{}{}
-			return job.Ended(), nil
-		}, func(err error) { t.Errorf("in trouble: %v", err) })
-	}()
-	<-looked
-	for _, phase := range []string{"forming", "running"} {
-		err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: phase}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	<-looked
-	err := c.WorkerJob("book-worker").Annotate(ctx, Progress{Phase: "ended"}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := <-watched; err != nil {
-		t.Fatalf("%v, having seen %v", err, phases)
-	}
-	if phases[0] != "pending" || !slices.Contains(phases, "running") ||
-		phases[len(phases)-1] != "ended" {
-		t.Errorf("it has seen %v", phases)
+		})
 	}
 }

@@ -1,11 +1,11 @@
 package kube
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,11 +135,7 @@ func (f *SubmissionFlags) WithoutDefaults() {
 func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 	s := &Submission{Options: f.given, Spec: map[string]string{}}
 	if stored != nil {
-		merged, err := f.over(stored.Options)
-		if err != nil {
-			return nil, err
-		}
-		s.Options, s.Extent = merged, stored.Extent
+		s.Options, s.Extent = f.over(stored.Options), stored.Extent
 		maps.Copy(s.Spec, stored.Spec)
 	}
 	file, err := f.configured()
@@ -190,14 +186,12 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 	if _, err := jobspec.FromYAML(path, text); err != nil {
 		return nil, err
 	}
-	object, err := yaml.YAMLToJSONStrict(text)
-	if err != nil {
-		return nil, app.Usagef("%s: %w", path, err)
-	}
 	var keys map[string]any
-	decoder := json.NewDecoder(bytes.NewReader(object))
-	decoder.UseNumber() // so that a number stays as it was written
-	if err := decoder.Decode(&keys); err != nil {
+	asWritten := func(d *json.Decoder) *json.Decoder {
+		d.UseNumber()
+		return d
+	}
+	if err := yaml.UnmarshalStrict(text, &keys, asWritten); err != nil {
 		return nil, app.Usagef("%s: %w", path, err)
 	}
 	said := map[string]string{}
@@ -213,29 +207,15 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 }
 
 // over returns old options with the changes of the given flags.
-func (f *SubmissionFlags) over(old Options) (merged Options, err error) {
-	var before, now map[string]json.RawMessage
-	for options, keys := range map[*Options]*map[string]json.RawMessage{
-		&old: &before, &f.given: &now} {
-		text, err := json.Marshal(options)
-		if err != nil {
-			return merged, fmt.Errorf("options cannot be written as JSON: %w", err)
-		}
-		if err := json.Unmarshal(text, keys); err != nil {
-			return merged, fmt.Errorf("options cannot be read: %w", err)
+func (f *SubmissionFlags) over(old Options) Options {
+	given, merged := reflect.ValueOf(f.given), reflect.ValueOf(&old).Elem()
+	for i := range given.NumField() {
+		flag, _, _ := strings.Cut(given.Type().Field(i).Tag.Get("json"), ",")
+		if f.set.Changed(flag) {
+			merged.Field(i).Set(given.Field(i))
 		}
 	}
-	f.set.Visit(func(flag *pflag.Flag) {
-		delete(before, flag.Name) // a flag set to nothing has no key in now
-		if value, kept := now[flag.Name]; kept {
-			before[flag.Name] = value
-		}
-	})
-	text, err := json.Marshal(before)
-	if err != nil {
-		return merged, fmt.Errorf("options cannot be written as JSON: %w", err)
-	}
-	return merged, json.Unmarshal(text, &merged)
+	return old
 }
 
 // jobFlags returns the flag of each JobSpec field that a person can set.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -180,9 +181,9 @@ func TestMemory(t *testing.T) {
 		check(t, err)
 		m, err := Render(t.Context(), s, "music")
 		check(t, err)
-		q, _, err := s.memory(m.Spec)
+		memory, _, err := s.size(m.Spec)
 		check(t, err)
-		return q.Value()
+		return new(resource.MustParse(memory)).Value()
 	}
 	small, large := size("--hidden=64"), size("--hidden=2048")
 	if small < leastMemory || large < 2*small {

@@ -2,20 +2,15 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"rondo/internal/app"
 	"rondo/job/jobspec"
@@ -84,9 +79,7 @@ func (s *submitter) submit(ctx context.Context, submission *Submission) error {
 	if err := note(s.notes, m); err != nil {
 		return err
 	}
-	err = s.Apply(ctx, m, Apply{CreateNamespace: s.how.CreateNamespace,
-		DryRun: s.how.ServerDryRun, Say: s.say})
-	if err != nil || s.how.ServerDryRun {
+	if err := s.apply(ctx, m); err != nil || s.how.ServerDryRun {
 		return err
 	}
 	job := m.Spec.Job
@@ -132,7 +125,7 @@ func (s *submitter) lastSubmission(ctx context.Context, job string) (*Submission
 	}
 	var last *Submission
 	for i := range specs.Items {
-		one, err := keptIn("configmap", specs.Items[i].Name, specs.Items[i].Annotations)
+		one, err := keptIn(&specs.Items[i])
 		if err != nil {
 			return nil, err
 		}
@@ -141,48 +134,6 @@ func (s *submitter) lastSubmission(ctx context.Context, job string) (*Submission
 		}
 	}
 	return last, nil
-}
-
-// findWorkers returns the Job or JobSet of a job, or nil. A JobSet gets the progress annotations of
-// its Job.
-func (o *objects) findWorkers(
-	ctx context.Context, job string,
-) (dynamic.ResourceInterface, *unstructured.Unstructured, error) {
-	for _, kind := range workersKinds(o.Namespace, job+"-worker") {
-		resources, err := o.of(kind)
-		if meta.IsNoMatchError(err) {
-			continue // no JobSets here
-		} else if err != nil {
-			return nil, nil, Explain(err, "looking for job "+job)
-		}
-		found, err := resources.Get(ctx, kind.GetName(), metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			continue
-		} else if err != nil {
-			return nil, nil, Explain(err, "looking for job "+job)
-		}
-		if found.GetKind() == "JobSet" {
-			return resources, found, o.progressOf(ctx, found)
-		}
-		return resources, found, nil
-	}
-	return nil, nil, nil
-}
-
-// progressOf copies the annotations of a JobSet's Job into the JobSet here in memory.
-func (o *objects) progressOf(ctx context.Context, set *unstructured.Unstructured) error {
-	name := set.GetName() + "-ring-0"
-	inner, err := o.Client.BatchV1().Jobs(o.Namespace).Get(ctx, name, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	} else if err != nil {
-		return Explain(err, "looking at job/"+name)
-	}
-	notes := map[string]string{}
-	maps.Copy(notes, inner.Annotations)
-	maps.Copy(notes, set.GetAnnotations())
-	set.SetAnnotations(notes)
-	return nil
 }
 
 // Resume runs a job again from its newest checkpoint, with the options of its submission and the
@@ -199,26 +150,22 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 	if err != nil {
 		return err
 	}
-	resources, workers, err := o.findWorkers(ctx, job)
+	old, err := o.findWorkers(ctx, job)
 	if err != nil {
 		return err
 	}
 	stored, err := s.lastSubmission(ctx, job)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if workers == nil && stored == nil {
+	case old == nil && stored == nil:
 		return fmt.Errorf("there is no job %s in namespace %s to resume: %s begins one; with the "+
 			"same --checkpoint-dir it goes on from the newest checkpoint", job, s.Namespace,
 			s.command("submit", job))
-	}
-	if stored == nil {
-		if stored, err = submissionOf(workers); err != nil {
-			return err
-		}
-	}
-	if workers != nil && !endedObject(workers) {
-		return s.unsuspend(ctx, resources, workers, stored, flags)
+	case stored == nil:
+		return app.Usagef("%s was not made by rondo submit: submit it anew", nameOf(old.object))
+	case old != nil && !old.job.Ended():
+		return s.unsuspend(ctx, old, stored, flags)
 	}
 	submission, err := flags.Submission(stored)
 	if err != nil {
@@ -231,7 +178,7 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 	if err != nil {
 		return err
 	}
-	if err := s.resumable(workers, spec, flags); err != nil {
+	if err := s.resumable(old, spec, flags); err != nil {
 		return err
 	}
 	return s.submit(ctx, submission)
@@ -240,23 +187,23 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 // resumable fails if the run would find no checkpoint or nothing to do. The earlier run's workers
 // may be gone (nil).
 func (s *submitter) resumable(
-	workers *unstructured.Unstructured, spec *rondov1.JobSpec, flags *SubmissionFlags,
+	old *workers, spec *rondov1.JobSpec, flags *SubmissionFlags,
 ) error {
 	if !jobspec.KeepsModel(spec) {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
 			"%s begins anew", spec.Job, s.command("submit", spec.Job))
 	}
-	if workers == nil {
+	if old == nil {
 		return nil
 	}
-	notes := workers.GetAnnotations()
-	step, total := notes[annotations+"step"], notes[annotations+"total-steps"]
-	if step != "" && step == total && !flags.set.Changed("steps") && !flags.set.Changed("epochs") {
-		return app.Usagef("job %s has done all its %s steps: give --steps or --epochs to go on",
-			spec.Job, total)
+	p := old.job.Progress()
+	if p.Step > 0 && p.Step == p.TotalSteps && !flags.set.Changed("steps") &&
+		!flags.set.Changed("epochs") {
+		return app.Usagef("job %s has done all its %d steps: give --steps or --epochs to go on",
+			spec.Job, p.TotalSteps)
 	}
 	var waited int64
-	early, _ := fmt.Sscanf(notes[annotations+"reason"], telemetry.EarlyStopped, &waited)
+	early, _ := fmt.Sscanf(p.Reason, telemetry.EarlyStopped, &waited)
 	if early == 1 && spec.EarlyStop > 0 && spec.EarlyStop <= waited &&
 		!flags.set.Changed("eval-corpus") {
 		return app.Usagef("job %s was ended by --early-stop %d: give --early-stop 0 or more than "+
@@ -267,12 +214,11 @@ func (s *submitter) resumable(
 
 // unsuspend starts suspended workers.
 func (s *submitter) unsuspend(
-	ctx context.Context, resources dynamic.ResourceInterface, workers *unstructured.Unstructured,
-	stored *Submission, flags *SubmissionFlags,
+	ctx context.Context, old *workers, stored *Submission, flags *SubmissionFlags,
 ) error {
-	job := workers.GetLabels()[labelJob]
-	suspended, _, _ := unstructured.NestedBool(workers.Object, "spec", "suspend")
-	queue := workers.GetLabels()[labelQueue]
+	labels := old.object.GetLabels()
+	job, queue := labels[labelJob], labels[labelQueue]
+	suspended, _, _ := unstructured.NestedBool(old.object.Object, "spec", "suspend")
 	switch {
 	case !suspended:
 		return fmt.Errorf("job %s is running: see %s", job, s.command("status", job))
@@ -284,14 +230,10 @@ func (s *submitter) unsuspend(
 		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or %s "+
 			"first", job, strings.Join(changed, ", "), s.command("stop", job))
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"suspend": false}})
+	_, err := old.from.Patch(ctx, old.object.GetName(), types.MergePatchType,
+		[]byte(`{"spec": {"suspend": false}}`), metav1.PatchOptions{FieldManager: manager})
 	if err != nil {
-		return err
-	}
-	_, err = resources.Patch(ctx, workers.GetName(), types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: manager})
-	if err != nil {
-		return Explain(err, "resuming "+nameOf(workers))
+		return Explain(err, "resuming "+nameOf(old.object))
 	}
 	s.say("job " + job + " goes on")
 	return s.follow(ctx, job, stored.Run)

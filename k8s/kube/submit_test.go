@@ -264,11 +264,9 @@ func TestResume(t *testing.T) {
 	} else {
 		wants(t, err, "has done all its 100 steps: give --steps")
 	}
-	before, err := submissionOf(s.object(t, "jobs/song-worker"))
-	check(t, err)
+	before := s.kept(t)
 	check(t, s.resume(t, "--steps=200", "--image=new:1"))
-	after, err := submissionOf(s.object(t, "jobs/song-worker"))
-	check(t, err)
+	after := s.kept(t)
 	for key, want := range map[string]string{"steps": "200", "workers": "3", "resume": "auto",
 		"checkpoint_dir": "pvc://models"} {
 		if after.Spec[key] != want {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -51,16 +52,20 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	return nil
 }
 
-// said returns a process's last message, or how it ended without one.
+// said returns why a process has ended: in its own words, if there are some.
 func said(end *corev1.ContainerStateTerminated) string {
-	text := oneLine(end.Message)
+	words, code := oneLine(end.Message), fmt.Sprintf("exit code %d", end.ExitCode)
 	switch {
 	case end.Reason == "OOMKilled":
-		return "it took more memory than it may have"
-	case text == "":
-		return fmt.Sprintf("exit code %d without a word", end.ExitCode)
+		return "out of memory"
+	case end.ExitCode == 0:
+		return cmp.Or(words, end.Reason)
+	case words != "":
+		return fmt.Sprintf("%s (%s)", words, code)
+	case end.ExitCode > 128:
+		return fmt.Sprintf("killed (signal %d)", end.ExitCode-128)
 	}
-	return fmt.Sprintf("%s (exit code %d)", text, end.ExitCode)
+	return code
 }
 
 // ofPod returns the problems of a pod.
@@ -137,7 +142,6 @@ func (s *scene) ofEnd(end *corev1.ContainerStateTerminated) *Problem {
 	case end.ExitCode == exitJob:
 		p.Remedy, p.Fatal = s.again(), true
 	case end.ExitCode == exitKilled:
-		p.Text = "it was killed (exit code 137)"
 		p.Remedy = "if this happens again, give a larger --memory-per-worker"
 	default:
 		p.Remedy = "it is tried again; see " + s.command("logs")

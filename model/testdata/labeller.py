@@ -9,6 +9,7 @@ dropout.py); without dropout the script checks that one module of all layers giv
 
     cell, layers, T, B, V, E, H, C, bidirectional, pool, dropout, dropout_input, seed, step, lanes
     locked: all steps of a lane have the same dropout mask
+    deep: with deep.py's deep input, transitions and output
     norm: torch.nn.LayerNorm follows each layer's dropout; skip: and before it, from the second
         layer on, the layer's input is added
     ids [T][B], lengths [B], targets ([B], or [T*B] with -1 after an example)
@@ -23,11 +24,13 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import deep
+
 T, B, V, H, C = 5, 4, 7, 5, 3
 SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, E, pool, dropout, and any of label smoothing, locked, norm and
-# skip
+# name: cell, layers, bidirectional, E, pool, dropout, and any of label smoothing, locked, norm,
+# skip and deep
 CASES = {
     "lstm-last": ("lstm", 2, True, 4, "last", 0),
     "gru-mean": ("gru", 2, True, 4, "mean", 0),
@@ -44,6 +47,8 @@ CASES = {
     "gru-norm": ("gru", 3, True, 4, "mean", 0, "norm", "skip"),
     "rnn-skip": ("rnn", 2, False, 0, "last", 0, "skip"),
     "gru-mean-smooth": ("gru", 2, True, 4, "mean", 0, 0.2),
+    "gru-deep": ("gru", 2, True, 4, "mean", 0.3, "deep"),
+    "lstm-deep": ("lstm", 2, True, 4, "none", 0, "deep", "norm", "skip"),
 }
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -83,26 +88,34 @@ def packed(module, x):
 class Labeller(nn.Module):
     def __init__(self, cell, layers, bidirectional, embed, pool, dropout, *kinds):
         super().__init__()
-        self.locked, self.skip = "locked" in kinds, "skip" in kinds
+        self.locked, self.skip, self.deep = "locked" in kinds, "skip" in kinds, "deep" in kinds
         self.case = cell, layers, bidirectional, embed, pool, dropout
         width = H * (1 + bidirectional)
         self.embedding = nn.Embedding(V, embed) if embed else None
-        self.rnn = nn.ModuleList(CELLS[cell](width if l else embed or V, H,
+        first = H if self.deep else embed or V
+        self.rnn = nn.ModuleList(CELLS[cell](width if l else first, H,
                                              bidirectional=bidirectional) for l in range(layers))
         self.norm = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers * ("norm" in kinds)))
         for p in self.norm.parameters():
             nn.init.normal_(p)
-        self.output = nn.Linear(width, C)
+        self.output = nn.Linear(H if self.deep else width, C)
+        if self.deep:
+            self.deep_input = deep.tanh_layers(deep.INPUT, embed, H)
+            self.transition = deep.transitions(layers, 1 + bidirectional, H)
+            self.deep_output = deep.tanh_layers(deep.OUTPUT, width, H)
 
     def forward(self, ids):
         cell, layers, bidirectional, embed, pool, dropout = self.case
         x = self.embedding(ids) if embed else nn.functional.one_hot(ids, V).double()
         x = first = drop(x, dropout if embed else 0, -1, self.locked)
+        x = deep.through(self.deep_input, x) if self.deep else x
         for l, layer in enumerate(self.rnn):
-            h = drop(packed(layer, x), dropout, l, self.locked)
+            h = (deep.packed(layer, self.transition[l], x, LENGTHS) if self.deep
+                 else packed(layer, x))
+            h = drop(h, dropout, l, self.locked)
             x = h + x if self.skip and l else h
             x = self.norm[l](x) if self.norm else x
-        if dropout == 0 and not self.norm and not self.skip:
+        if dropout == 0 and not (self.norm or self.skip or self.deep):
             self.check(first, x)
         steps = torch.arange(T)[:, None] < torch.tensor(LENGTHS)  # [T, B]
         if pool == "last":
@@ -114,6 +127,7 @@ class Labeller(nn.Module):
             pooled = x.masked_fill(~steps[:, :, None], -torch.inf).amax(0)
         else:
             pooled = x.reshape(T * B, -1)
+        pooled = deep.through(self.deep_output, pooled) if self.deep else pooled
         return x.masked_fill(~steps[:, :, None], 0), self.output(pooled)
 
     def check(self, x, y):
@@ -125,11 +139,7 @@ class Labeller(nn.Module):
 
     def named(self):
         """The parameters by the names that torch.nn.LSTM(num_layers=...) gives them."""
-        for name, p in self.named_parameters():
-            parts = name.split(".")
-            if parts[0] == "rnn":
-                name = "rnn." + parts[2].replace("_l0", "_l" + parts[1])
-            yield name, p
+        return ((deep.named(name), p) for name, p in self.named_parameters())
 
 
 def rounded(t):

@@ -7,6 +7,7 @@ A case is torch.nn.{RNN,GRU,LSTM} on rows of F numbers, a linear output layer fo
 and torch.nn.MSELoss against the next row's. Two segments are read in turn; the second starts from
 the state of the first, which has no gradient.
 
+    deep: with deep.py's deep input, transitions and output
     cell, layers, T, B, F, H, columns (the predicted ones)
     series    [rows*F]
     rows      [2][T*B] numbers of the rows that each segment reads; the targets are the next ones
@@ -23,9 +24,11 @@ import sys
 import torch
 from torch import nn
 
+import deep
+
 T, B, F, H, ROWS, AHEAD = 4, 3, 3, 5, 24, 4
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-CASES = [("rnn", 1, [0, 1, 2]), ("gru", 2, [2, 0]), ("lstm", 2, [1])]
+CASES = [("rnn", 1, [0, 1, 2]), ("gru", 2, [2, 0]), ("lstm", 2, [1]), ("lstm", 2, [0, 2], "deep")]
 
 
 class Model(nn.Module):
@@ -39,11 +42,31 @@ class Model(nn.Module):
         return self.output(y), state
 
 
+class Deep(nn.Module):
+    def __init__(self, cell, layers, outputs):
+        super().__init__()
+        self.deep_input = deep.tanh_layers(deep.INPUT, F, H)
+        self.rnn = nn.ModuleList(CELLS[cell](H, H) for _ in range(layers))
+        self.transition = deep.transitions(layers, 1, H)
+        self.deep_output = deep.tanh_layers(deep.OUTPUT, H, H)
+        self.output = nn.Linear(H, outputs)
+
+    def forward(self, x, state=None):
+        x, after = deep.through(self.deep_input, x), []
+        for k, layer in enumerate(self.rnn):
+            x, last = deep.run(layer, self.transition[k], x, state and state[k])
+            after.append(last)
+        return self.output(deep.through(self.deep_output, x)), after
+
+
 def tensors(named):
-    return {n: {"shape": list(t.shape), "data": t.detach().reshape(-1).tolist()} for n, t in named}
+    return {deep.named(n): {"shape": list(t.shape), "data": t.detach().reshape(-1).tolist()}
+            for n, t in named}
 
 
 def detach(state):
+    if isinstance(state, list):
+        return list(map(detach, state))
     return tuple(s.detach() for s in state) if isinstance(state, tuple) else state.detach()
 
 
@@ -62,9 +85,10 @@ def forecasts(model, series, columns):
     return out.reshape(-1).tolist()
 
 
-def trace(cell, layers, columns):
+def trace(cell, layers, columns, kind=""):
     torch.manual_seed(layers + list(CELLS).index(cell))
-    model, series = Model(cell, layers, len(columns)), torch.randn(ROWS, F)
+    model = (Deep if kind else Model)(cell, layers, len(columns))
+    series = torch.randn(ROWS, F)
     weights = tensors(model.named_parameters())
     model, series = model.double(), series.double()
     starts, losses, gradients, rows, state = [0, 8, 15], [], [], [], None
@@ -81,14 +105,15 @@ def trace(cell, layers, columns):
     return {"torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "F": F,
             "H": H, "columns": columns, "series": series.reshape(-1).tolist(), "rows": rows,
             "weights": weights, "losses": losses, "gradients": gradients, "ahead": AHEAD,
-            "forecasts": forecasts(model, series, columns)}
+            "forecasts": forecasts(model, series, columns)} | ({"deep": True} if kind else {})
 
 
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent)
-    for cell, layers, columns in CASES:
-        text = json.dumps(trace(cell, layers, columns), separators=(",", ":"))
-        (folder / f"series-{cell}-{layers}.json").write_text(text + "\n")
+    for case in CASES:
+        text = json.dumps(trace(*case), separators=(",", ":"))
+        name = "-".join(map(str, ("series", *case[:2], *case[3:])))
+        (folder / f"{name}.json").write_text(text + "\n")
 
 
 main()

@@ -48,6 +48,8 @@ CASES = {
     "gru-hidden": ("gru", 2, False, "state", "bahdanau", "hidden"),
     "lstm-norm": ("lstm", 2, True, "concat", "luong", "norm", "skip"),
     "gru-skip": ("gru", 3, False, "state", "none", "skip"),
+    "gru-bahdanau-norm": ("gru", 3, True, "concat", "bahdanau", "norm", "skip"),
+    "lstm-bahdanau-skip": ("lstm", 2, False, "state", "bahdanau", "skip"),
 }
 
 
@@ -133,7 +135,7 @@ class Translator(nn.Module):
             ended = torch.arange(S)[:, None, None] >= torch.tensor(LENGTHS)[:, None]
             weights = scores.masked_fill(ended, -torch.inf).softmax(0)
             context = (weights * encoded).sum(0)
-            y, state = self.decoder.rnn(torch.cat([x[t], context], 1)[None], state)
+            y, state = self.decoder.run(torch.cat([x[t], context], 1)[None], state)
             outputs.append(y)
         return torch.cat(outputs)
 

@@ -7,6 +7,7 @@ package describe
 
 import (
 	"context"
+	"fmt"
 
 	"rondo/model"
 	"rondo/task/translate"
@@ -25,6 +26,10 @@ func New(m *model.Translator, vectors []float32, c translate.Config) (*translate
 		return nil, err
 	}
 	c.Vectors = true
+	end := c.Training.Set.TargetVocabulary().ID(translate.End)
+	if way := m.Config(); way.Ends != model.EndToken && way.End != end {
+		return nil, fmt.Errorf("texts end with token %d, and the network with %d", end, way.End)
+	}
 	return translate.New(m, c)
 }
 

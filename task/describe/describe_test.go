@@ -29,7 +29,7 @@ const (
 )
 
 // newTask makes a task of ten texts of five vectors, so that an epoch's last segment has two lanes
-// without one.
+// without one. Each way of reading vectors has another way to end texts.
 func newTask(t *testing.T, way string) *translate.Task {
 	t.Helper()
 	source := filepath.Join(t.TempDir(), "texts.tsv")
@@ -60,7 +60,8 @@ func newTask(t *testing.T, way string) *translate.Task {
 	t.Cleanup(dev.Close)
 	m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.LSTM, Vectors: columns,
 		TargetVocab: set.TargetVocabulary().Len(), Embed: 4, Hidden: 6, Layers: 2, Dropout: 0.3,
-		Context: model.Context(slices.Index(VectorUses(), way)), Seed: 3,
+		Context: model.Context(slices.Index(VectorUses(), way)), Seed: 3, End: translate.EndID,
+		Ends: model.Ends(slices.Index(VectorUses(), way)), Lengths: 10,
 		GradientTail: train.Tail}, dev)
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +147,13 @@ func addEpoch(t *testing.T, task *translate.Task, of train.Lanes, sum []float64)
 
 // Rows describes each row, in order, whatever the number that is searched together.
 func TestRows(t *testing.T) {
-	task := newTask(t, "both")
+	for _, way := range VectorUses() {
+		t.Run(way, func(t *testing.T) { checkRows(t, newTask(t, way)) })
+	}
+}
+
+func checkRows(t *testing.T, task *translate.Task) {
+	t.Helper()
 	target := task.Training.Set.TargetVocabulary()
 	var want []float64
 	for _, together := range []int{5, 2, 1} {

@@ -36,9 +36,14 @@ const purpose = 0x626c616e6b
 
 // count is the number of targets in a segment of so many tokens.
 func (b Blanks) count(tokens int) int {
-	if b.Token == 0 || tokens == 0 {
+	if b.Token == 0 {
 		return tokens
 	}
+	return b.Count(tokens)
+}
+
+// Count is the number of blanks in a segment of so many tokens.
+func (b Blanks) Count(tokens int) int {
 	return min(tokens, max(1, int(math.Round(b.Share*float64(tokens)))))
 }
 
@@ -53,7 +58,8 @@ type TextConfig struct {
 	Blanks  Blanks
 }
 
-// Text is a text as label.Data. Segment s of lane l has the blanks that its seed and s*G+l choose.
+// Text is a text as label.Data, with blanks for a network with model.PoolPlaces, and without for
+// one with PoolNone. Segment s of lane l has the blanks that its seed and s*G+l choose.
 type Text struct {
 	cfg    TextConfig
 	window []int32 // T+1 tokens
@@ -113,7 +119,12 @@ func (t *Text) Fill(
 	_ context.Context, at train.Span, in *model.Examples,
 ) (read []int32, err error) {
 	_, steps := t.at(at.Segment, 0) // the longest of all lanes
-	label.Begin(in, steps, steps)
+	rows := steps
+	if t.cfg.Blanks.Token != 0 {
+		rows = t.cfg.Blanks.Count(t.cfg.BPTT)
+		in.Places = slices.Repeat([]int32{-1}, rows*len(in.Lengths))
+	}
+	label.Begin(in, steps, rows)
 	for b := range in.Lengths {
 		lane := at.Lanes.First + b
 		offset, n := t.at(at.Segment, lane)
@@ -150,8 +161,10 @@ func (t *Text) hide(at train.Span, in *model.Examples) {
 		key := uint64(t.number(at.Segment, at.Lanes.First+b))
 		order := corpus.NewPermutation(uint64(n), corpus.Hash3(blanks.Seed, key, purpose))
 		for i := range blanks.count(int(n)) {
-			place := int(order.At(uint64(i)))*len(in.Lengths) + b
-			in.Targets[place], in.Inputs[place] = in.Inputs[place], blanks.Token
+			step := int(order.At(uint64(i)))
+			row, place := i*len(in.Lengths)+b, step*len(in.Lengths)+b
+			in.Places[row] = int32(step)
+			in.Targets[row], in.Inputs[place] = in.Inputs[place], blanks.Token
 		}
 	}
 }

@@ -70,7 +70,7 @@ func column(x []int32, lane, lanes int) (out []int32) {
 	return out
 }
 
-// filled reads a segment of some lanes.
+// filled reads a segment of some lanes. Its targets are by steps, with blanks too.
 func filled(t *testing.T, text *Text, segment int64, lanes train.Lanes) model.Examples {
 	t.Helper()
 	in := model.Examples{Inputs: make([]int32, testT*lanes.Count),
@@ -79,6 +79,15 @@ func filled(t *testing.T, text *Text, segment int64, lanes train.Lanes) model.Ex
 	read, err := text.Fill(t.Context(), at, &in)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if text.cfg.Blanks.Token != 0 {
+		byStep := slices.Repeat([]int32{corpus.Padding}, len(in.Inputs))
+		for row, step := range in.Places {
+			if at := int(step)*lanes.Count + row%lanes.Count; step >= 0 {
+				byStep[at] = in.Targets[row]
+			}
+		}
+		in.Targets = byStep
 	}
 	for i, id := range in.Inputs {
 		if text.cfg.Blanks.Token != 0 && id == text.cfg.Blanks.Token {
@@ -170,7 +179,8 @@ func newLabeller(t *testing.T, dropout float64) *model.Labeller {
 	V := vocabulary(t).Len()
 	l, err := model.NewLabeller(model.LabellerConfig{Cell: compute.GRU, Vocab: V, Embed: 5,
 		Hidden: 6, Layers: 1, Bidirectional: true, Dropout: dropout, Labels: V,
-		Pool: model.PoolNone, Seed: 3, GradientTail: train.Tail}, dev)
+		Pool: model.PoolPlaces, Places: testBlanks.Count(testT), Seed: 3,
+		GradientTail: train.Tail}, dev)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ type Filler struct {
 // NewPredictor makes the predictor of a Filler. It does not predict corpus.Unknown and Blank. Close
 // frees it.
 func NewPredictor(l *model.Labeller, v *corpus.Vocabulary) *label.Predictor {
-	p := label.NewPredictor(l, MaxTokens)
+	p := label.NewPredictor(l.EachToken(), MaxTokens)
 	p.Reserved, p.Blank = int(v.ID(Blank))+1, true
 	return p
 }

@@ -75,11 +75,7 @@ func (e *Examples) Fill(
 	_ context.Context, at train.Span, in *model.Examples,
 ) (read []int32, err error) {
 	steps, lanes := e.Batches.Steps(at.Segment), at.Lanes.Count
-	rows := steps
-	if e.Pool != model.PoolNone {
-		rows = 1
-	}
-	Begin(in, steps, rows)
+	Begin(in, steps, model.LabellerConfig{Pool: e.Pool}.Rows(steps))
 	memory := make([]int32, 2*steps)
 	for lane := range lanes {
 		number := e.Batches.Example(at.Segment, at.Lanes.First+lane)

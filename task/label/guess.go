@@ -20,20 +20,14 @@ type guess struct {
 }
 
 func newGuess(c model.LabellerConfig, steps, lanes int) *guess {
-	if c.Pool != model.PoolNone {
-		steps = 1
-	}
-	return &guess{config: c, lanes: lanes, logits: make([]float32, steps*lanes*c.Labels),
-		predicted: make([]int32, steps*lanes)}
+	rows := c.Rows(steps) * lanes
+	return &guess{config: c, lanes: lanes, logits: make([]float32, rows*c.Labels),
+		predicted: make([]int32, rows)}
 }
 
 // labels predicts the labels of a batch, and returns the summed loss of its targets.
 func (g *guess) labels(pass *model.LabelPass, in model.Examples) (lossSum float64, err error) {
-	rows := g.lanes
-	if g.config.Pool == model.PoolNone {
-		rows *= in.Steps
-	}
-	C := g.config.Labels
+	rows, C := g.config.Rows(in.Steps)*g.lanes, g.config.Labels
 	if lossSum, err = pass.Predict(in, g.logits[:rows*C]); err != nil {
 		return 0, err
 	}
@@ -69,10 +63,7 @@ func (g *guess) probabilities(lane, length int) []float32 {
 // column copies a lane's labels from [rows, lanes]: one, or one for each token. The next call
 // overwrites them.
 func (g *guess) column(labels []int32, lane, length int) []int32 {
-	if g.config.Pool != model.PoolNone {
-		length = 1
-	}
-	column := make([]int32, length)
+	column := make([]int32, g.config.Rows(length))
 	for i := range column {
 		column[i] = labels[i*g.lanes+lane]
 	}

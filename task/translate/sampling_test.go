@@ -13,22 +13,25 @@ import (
 )
 
 // TestSampling wants each input to be the right token or the decoder's prediction after the inputs
-// before it, as it was drawn, however the lanes are dealt, with every attention.
+// before it, as it was drawn, however the lanes are dealt, with every attention. With some the
+// prediction is the likeliest token, with others one of the distribution.
 func TestSampling(t *testing.T) {
 	const pairs, lanes = 28, 7
 	d := newData(t, pairs, lanes)
 	for kind, name := range model.AttentionNames() {
 		m := newSampled(t, d, model.AttentionKind(kind))
+		drawn := kind%2 == 1
 		counts := map[float64][2]int{} // drawn inputs, and those that differ from the right ones
 		for _, own := range []float64{0, 0.5, 1} {
 			for _, dealt := range []train.Lanes{{Count: 7}, {Count: 3}, {First: 3, Count: 4}} {
-				task, err := New(m, Config{Training: d, Sampling: Sampling{Own: own, Seed: 5}})
+				task, err := New(m, Config{Training: d, Sampling: Sampling{Own: own, Seed: 5,
+					Drawn: drawn}})
 				if err != nil {
 					t.Fatal(err)
 				}
-				drawn, changed := checkSampling(t, task, dealt)
-				c := counts[own]
-				counts[own] = [2]int{c[0] + drawn, c[1] + changed}
+				own, changed := checkSampling(t, task, dealt)
+				c := counts[task.sampling.Own]
+				counts[task.sampling.Own] = [2]int{c[0] + own, c[1] + changed}
 			}
 		}
 		all := counts[1][0]
@@ -92,7 +95,8 @@ func checkSampling(t *testing.T, task *Task, lanes train.Lanes) (drawn, changed 
 				at := step*lanes.Count + lane
 				want := b.in.Inputs[at]
 				if own[at] {
-					want, drawn = task.marks.likeliest(logits), drawn+1
+					want = task.sampling.choose(task.marks, &in, lane, step-1, logits)
+					drawn++
 				}
 				if want != b.in.Inputs[at] {
 					changed++
@@ -166,6 +170,19 @@ func TestSampledPasses(t *testing.T) {
 	grown := losses(Sampling{Own: 1, Steps: 1, Seed: 5})
 	if want := slices.Concat(right[:accumulate], own[accumulate:]); !slices.Equal(grown, want) {
 		t.Errorf("losses %v, want %v: right tokens in the first step alone", grown, want)
+	}
+}
+
+// TestDrawn wants tokens as often as softmax(logits) says, but for the one that begins.
+func TestDrawn(t *testing.T) {
+	const draws = 1000
+	m, logits := marks{begin: 1}, []float32{0, 9, float32(math.Log(3)), float32(math.Inf(-1))}
+	counts := make([]int, len(logits))
+	for i := range draws {
+		counts[m.drawn(logits, float64(i)/draws)]++
+	}
+	if !slices.Equal(counts, []int{draws / 4, 0, 3 * draws / 4, 0}) {
+		t.Errorf("%d draws: %v", draws, counts)
 	}
 }
 

@@ -211,7 +211,7 @@ func (s *Searcher) extend(alive, done []Hypothesis) (next, ended []Hypothesis) {
 func (s *Searcher) consider(parent int, h Hypothesis) {
 	first := len(s.candidates)
 	for token, log := range s.next[h.row*s.vocab:][:s.vocab] {
-		if int32(token) == s.marks.begin {
+		if int32(token) == s.marks.begin || math.IsInf(float64(log), -1) {
 			continue
 		}
 		c := candidate{parent, int32(token), h.LogProbability + float64(log)}

@@ -24,6 +24,9 @@ const (
 	End   = "<eos>" // ends every source and target
 )
 
+// EndID is End's number in a vocabulary that reserves Begin and End.
+const EndID = 2
+
 // Config is a task's data.
 type Config struct {
 	Training   example.Data  // of examples.Pairs, whose vocabularies have Begin and End

@@ -13,8 +13,9 @@ import (
 
 const (
 	// WindowBytes is the number of bytes that a predecessor may send before they are read, per
-	// stream and per connection. It has room for the longest chunk while the ring still uses
-	// another. With a larger window received chunks queue up and leave the processor's cache.
+	// stream and per connection. It has room for the longest chunk, and mostly for another that the
+	// ring still uses: the ring must not wait for a chunk before it has released the one before.
+	// With a larger window received chunks queue up and leave the processor's cache.
 	WindowBytes = 2 << 20
 
 	// PingInterval is that of gRPC's keepalive, which ends the connections that a silent neighbour

@@ -135,38 +135,43 @@ type JobSpec struct {
 	MaxLength   int64 `protobuf:"varint,17,opt,name=max_length,json=maxLength,proto3" json:"max_length,omitempty"`
 	MaxExamples int64 `protobuf:"varint,18,opt,name=max_examples,json=maxExamples,proto3" json:"max_examples,omitempty"`
 	// Model. The cells are in the table of package compute.
-	Cell                string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
-	Hidden              int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	Layers              int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
-	Embed               int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
-	Dropout             float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
-	DropoutInput        float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
-	Feedback            string  `protobuf:"bytes,233,opt,name=feedback,proto3" json:"feedback,omitempty"`
-	DropoutLocked       bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
-	LayerNorm           bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
-	SkipConnections     bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
-	LabelSmoothing      float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
-	TeacherForcing      float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
-	TeacherForcingSteps int64   `protobuf:"varint,232,opt,name=teacher_forcing_steps,json=teacherForcingSteps,proto3" json:"teacher_forcing_steps,omitempty"`
-	Bidirectional       bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
-	Pool                string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
-	DecoderContext      string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
-	Attention           string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
-	Vectors             string  `protobuf:"bytes,212,opt,name=vectors,proto3" json:"vectors,omitempty"`
-	VectorAs            string  `protobuf:"bytes,213,opt,name=vector_as,json=vectorAs,proto3" json:"vector_as,omitempty"`
-	Target              string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
-	Order               int64   `protobuf:"varint,260,opt,name=order,proto3" json:"order,omitempty"`
-	Smoothing           string  `protobuf:"bytes,261,opt,name=smoothing,proto3" json:"smoothing,omitempty"`
-	SpectralRadius      float64 `protobuf:"fixed64,262,opt,name=spectral_radius,json=spectralRadius,proto3" json:"spectral_radius,omitempty"`
-	Leak                float64 `protobuf:"fixed64,263,opt,name=leak,proto3" json:"leak,omitempty"`
-	InputScale          float64 `protobuf:"fixed64,264,opt,name=input_scale,json=inputScale,proto3" json:"input_scale,omitempty"`
-	Ridge               float64 `protobuf:"fixed64,265,opt,name=ridge,proto3" json:"ridge,omitempty"`
-	Washout             int64   `protobuf:"varint,266,opt,name=washout,proto3" json:"washout,omitempty"`
-	Blanks              float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
-	IKnow               bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
-	TieWeights          bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
-	Init                string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
-	ForgetBias          float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
+	Cell                 string  `protobuf:"bytes,20,opt,name=cell,proto3" json:"cell,omitempty"`
+	Hidden               int64   `protobuf:"varint,21,opt,name=hidden,proto3" json:"hidden,omitempty"`
+	Layers               int64   `protobuf:"varint,22,opt,name=layers,proto3" json:"layers,omitempty"`
+	Embed                int64   `protobuf:"varint,23,opt,name=embed,proto3" json:"embed,omitempty"`
+	Dropout              float64 `protobuf:"fixed64,24,opt,name=dropout,proto3" json:"dropout,omitempty"`
+	DropoutInput         float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
+	Feedback             string  `protobuf:"bytes,233,opt,name=feedback,proto3" json:"feedback,omitempty"`
+	DropoutLocked        bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
+	LayerNorm            bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
+	SkipConnections      bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
+	DeepInput            int64   `protobuf:"varint,203,opt,name=deep_input,json=deepInput,proto3" json:"deep_input,omitempty"`
+	DeepTransition       int64   `protobuf:"varint,204,opt,name=deep_transition,json=deepTransition,proto3" json:"deep_transition,omitempty"`
+	DeepOutput           int64   `protobuf:"varint,205,opt,name=deep_output,json=deepOutput,proto3" json:"deep_output,omitempty"`
+	LabelSmoothing       float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
+	TeacherForcing       float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
+	TeacherForcingSteps  int64   `protobuf:"varint,232,opt,name=teacher_forcing_steps,json=teacherForcingSteps,proto3" json:"teacher_forcing_steps,omitempty"`
+	TeacherForcingChoice string  `protobuf:"bytes,234,opt,name=teacher_forcing_choice,json=teacherForcingChoice,proto3" json:"teacher_forcing_choice,omitempty"`
+	Bidirectional        bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
+	Pool                 string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
+	DecoderContext       string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
+	Attention            string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
+	Vectors              string  `protobuf:"bytes,212,opt,name=vectors,proto3" json:"vectors,omitempty"`
+	VectorAs             string  `protobuf:"bytes,213,opt,name=vector_as,json=vectorAs,proto3" json:"vector_as,omitempty"`
+	Ends                 string  `protobuf:"bytes,235,opt,name=ends,proto3" json:"ends,omitempty"`
+	Target               string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	Order                int64   `protobuf:"varint,260,opt,name=order,proto3" json:"order,omitempty"`
+	Smoothing            string  `protobuf:"bytes,261,opt,name=smoothing,proto3" json:"smoothing,omitempty"`
+	SpectralRadius       float64 `protobuf:"fixed64,262,opt,name=spectral_radius,json=spectralRadius,proto3" json:"spectral_radius,omitempty"`
+	Leak                 float64 `protobuf:"fixed64,263,opt,name=leak,proto3" json:"leak,omitempty"`
+	InputScale           float64 `protobuf:"fixed64,264,opt,name=input_scale,json=inputScale,proto3" json:"input_scale,omitempty"`
+	Ridge                float64 `protobuf:"fixed64,265,opt,name=ridge,proto3" json:"ridge,omitempty"`
+	Washout              int64   `protobuf:"varint,266,opt,name=washout,proto3" json:"washout,omitempty"`
+	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
+	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
+	TieWeights           bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
+	Init                 string  `protobuf:"bytes,26,opt,name=init,proto3" json:"init,omitempty"`
+	ForgetBias           float64 `protobuf:"fixed64,27,opt,name=forget_bias,json=forgetBias,proto3" json:"forget_bias,omitempty"`
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
@@ -432,6 +437,27 @@ func (x *JobSpec) GetSkipConnections() bool {
 	return false
 }
 
+func (x *JobSpec) GetDeepInput() int64 {
+	if x != nil {
+		return x.DeepInput
+	}
+	return 0
+}
+
+func (x *JobSpec) GetDeepTransition() int64 {
+	if x != nil {
+		return x.DeepTransition
+	}
+	return 0
+}
+
+func (x *JobSpec) GetDeepOutput() int64 {
+	if x != nil {
+		return x.DeepOutput
+	}
+	return 0
+}
+
 func (x *JobSpec) GetLabelSmoothing() float64 {
 	if x != nil {
 		return x.LabelSmoothing
@@ -451,6 +477,13 @@ func (x *JobSpec) GetTeacherForcingSteps() int64 {
 		return x.TeacherForcingSteps
 	}
 	return 0
+}
+
+func (x *JobSpec) GetTeacherForcingChoice() string {
+	if x != nil {
+		return x.TeacherForcingChoice
+	}
+	return ""
 }
 
 func (x *JobSpec) GetBidirectional() bool {
@@ -491,6 +524,13 @@ func (x *JobSpec) GetVectors() string {
 func (x *JobSpec) GetVectorAs() string {
 	if x != nil {
 		return x.VectorAs
+	}
+	return ""
+}
+
+func (x *JobSpec) GetEnds() string {
+	if x != nil {
+		return x.Ends
 	}
 	return ""
 }
@@ -1120,7 +1160,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb0\x86\x01\n" +
+	"\x04_max\"\xa9\x8d\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xe1\x02\n" +
@@ -1168,13 +1208,23 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"layer_norm\x18\xc9\x01 \x01(\bBe\xaa\xbb\x18a\n" +
 	"_layer normalisation of each layer's output, with a learned weight and bias (torch.nn.LayerNorm)R\tlayerNorm\x12p\n" +
 	"\x10skip_connections\x18\xca\x01 \x01(\bBD\xaa\xbb\x18@\n" +
-	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12\x98\x01\n" +
+	">add each layer's input to its output, from the second layer onR\x0fskipConnections\x12\x9f\x01\n" +
+	"\n" +
+	"deep_input\x18\xcb\x01 \x01(\x03B\x7f\xaa\xbb\x18{\n" +
+	"dtanh layers of --hidden units between the embedding (regress: the row) and the first recurrent layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\tdeepInput\x12\xc4\x01\n" +
+	"\x0fdeep_transition\x18\xcc\x01 \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
+	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12r\n" +
+	"\vdeep_output\x18\xcd\x01 \x01(\x03BP\xaa\xbb\x18L\n" +
+	"5tanh layers of --hidden units before the output layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\n" +
+	"deepOutput\x12\x98\x01\n" +
 	"\x0flabel_smoothing\x18\xe6\x01 \x01(\x01Bn\xaa\xbb\x18j\n" +
 	"Sshare of each target that training spreads over all of the vocabulary or the labels\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\x0elabelSmoothing\x12\xb8\x01\n" +
 	"\x0fteacher_forcing\x18\xe7\x01 \x01(\x01B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
 	"qprobability that a decoder in training reads the right token before; else its own prediction (scheduled sampling)\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x0eteacherForcing\x12\x9b\x01\n" +
 	"\x15teacher_forcing_steps\x18\xe8\x01 \x01(\x03Bf\xaa\xbb\x18b\n" +
-	"Tsteps in which this probability falls from 1 to --teacher-forcing; 0: it is constant\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x13teacherForcingSteps\x12\x9c\x01\n" +
+	"Tsteps in which this probability falls from 1 to --teacher-forcing; 0: it is constant\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x13teacherForcingSteps\x12\xc1\x01\n" +
+	"\x16teacher_forcing_choice\x18\xea\x01 \x01(\tB\x89\x01\xaa\xbb\x18\x84\x01\n" +
+	"jhow a decoder's own prediction is chosen: argmax: the likeliest token; sample: drawn from its distribution\x12\x06argmax\x1a\x06argmax\x1a\x06sampleR\x14teacherForcingChoice\x12\x9c\x01\n" +
 	"\rbidirectional\x18\x1d \x01(\bBv\xaa\xbb\x18r\n" +
 	"pread each example (translate: each source) in both directions, --hidden units each; fill: on, unless it is givenR\rbidirectional\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
@@ -1186,7 +1236,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\avectors\x18\xd4\x01 \x01(\tBY\xaa\xbb\x18U\n" +
 	"Sdescribe: the vectors, one in each row: .npy, .safetensors with one tensor, or .csvR\avectors\x12\x97\x01\n" +
 	"\tvector_as\x18\xd5\x01 \x01(\tBy\xaa\xbb\x18u\n" +
-	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12h\n" +
+	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12\xd5\x01\n" +
+	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
+	"\x9f\x01how describe ends a text: eos: by a token; stop: by a Bernoulli output before each token; length: it predicts the number of tokens, and reads how many are left\x12\x03eos\x1a\x03eos\x1a\x04stop\x1a\x06lengthR\x04ends\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
 	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12l\n" +
 	"\x05order\x18\x84\x02 \x01(\x03BU\xaa\xbb\x18Q\n" +

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -18,7 +17,7 @@ func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) erro
 	ended := make(chan error, 1)
 	over := false
 	jobs := j.cluster.Client.BatchV1().Jobs(j.Workers.Namespace)
-	stop, err := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
+	stop := watchObjects(ctx, jobs, &batchv1.Job{}, selecting(j.Name, Worker),
 		func(workers *batchv1.Job, gone bool) {
 			if over || workers.Name != j.Workers.Name {
 				return
@@ -31,9 +30,6 @@ func (j *Job) follow(ctx context.Context, changed func(*Job) (bool, error)) erro
 				ended <- err
 			}
 		}, nil)
-	if err != nil {
-		return err
-	}
 	defer stop()
 	select {
 	case err := <-ended:
@@ -54,13 +50,32 @@ func (c *Cluster) why(job string) string {
 	return ": " + problems[0].String()
 }
 
-// limited returns ctx with a deadline. The text of its cause is computed when somebody asks for it.
-func limited(ctx context.Context, d time.Duration, text func() string) (
-	context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, d, lateError{sync.OnceValue(text)})
+// Limits on looking again and again.
+const (
+	lookEvery = 2 * time.Second
+	lookLost  = 2 * time.Minute // of failed looks, until Watch fails
+)
+
+// Watch calls look every lookEvery until it returns done or ctx ends. Errors of the cluster go to
+// troubled for a while; the first look must succeed.
+func (c *Cluster) Watch(ctx context.Context, look func(context.Context) (done bool, err error),
+	troubled func(error)) error {
+	for seen := (time.Time{}); ; {
+		done, err := look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case done:
+			return err
+		case err == nil:
+			seen = time.Now()
+		case isMissing(err) || time.Since(seen) > lookLost:
+			return err
+		default:
+			troubled(err)
+		}
+		if err := wait(ctx, lookEvery); err != nil {
+			return err
+		}
+	}
 }
-
-// lateError computes its text when it is asked for.
-type lateError struct{ text func() string }
-
-func (e lateError) Error() string { return e.text() }

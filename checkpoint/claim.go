@@ -1,0 +1,242 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Owner is a process that writes checkpoints into a folder, and the run it belongs to.
+//
+// A folder has one owner at a time. A process becomes the owner by a claim: a file
+// .owner-00000003.json, which only one process can create. The highest number owns the folder. Each
+// manifest records its writer's claim, and no writer replaces or deletes what a later claim wrote.
+// So a process that was paused, and wakes up after another has become the owner, destroys nothing.
+type Owner struct {
+	// Run is when the run was submitted, a Unix time in nanoseconds, or a smaller number that the
+	// user chose. A run never takes a folder from a run that was submitted later.
+	Run     int64     `json:"run"`
+	Host    string    `json:"host"`
+	Process int       `json:"process"`
+	Since   time.Time `json:"since"`
+}
+
+// OwnedError says that another process owns a checkpoint folder.
+type OwnedError struct {
+	Location string
+	Owner    Owner
+	SameRun  bool // the owner is of the same run
+}
+
+func (e *OwnedError) Error() string {
+	who := fmt.Sprintf("process %d on host %q, since %s", e.Owner.Process, e.Owner.Host,
+		e.Owner.Since.UTC().Format(time.DateTime))
+	if e.SameRun {
+		return fmt.Sprintf("checkpoint folder %s is now written by %s", e.Location, who)
+	}
+	return fmt.Sprintf("checkpoint folder %s is written by another run (%s): choose another "+
+		"folder, or stop that run first", e.Location, who)
+}
+
+const (
+	claimPrefix, claimSuffix = ".owner-", ".json"
+	// maxClaim bounds a claim that a file names.
+	maxClaim = 1e12
+	// maxClaimBytes bounds the memory for an owner's file.
+	maxClaimBytes = 4 << 10
+	// claimAttempts bounds the claims that other processes make first.
+	claimAttempts = 100
+	// submissionTime is a Unix time in nanoseconds, in 2001. A smaller Owner.Run is no time.
+	submissionTime = 1e18
+)
+
+func claimName(claim int64) string {
+	return fmt.Sprintf("%s%08d%s", claimPrefix, claim, claimSuffix)
+}
+
+// parseClaimName is the inverse of claimName.
+func parseClaimName(name string) (claim int64, ok bool) {
+	digits := strings.TrimSuffix(strings.TrimPrefix(name, claimPrefix), claimSuffix)
+	claim, err := strconv.ParseInt(digits, 10, 64)
+	return claim, err == nil && claim > 0 && claim <= maxClaim && claimName(claim) == name
+}
+
+// Claim makes the store's process the owner of the folder. It does nothing if it is that already.
+// The first Save, Retain or Remove calls it; a process that becomes its run's writer once more
+// calls it again. If another run owns the folder, the error is an *OwnedError.
+func (s *Store) Claim(ctx context.Context) error {
+	s.claiming.Lock()
+	defer s.claiming.Unlock()
+	if s.cfg.Owner == nil {
+		return nil
+	}
+	for range claimAttempts {
+		newest, claims, err := s.newestClaim(ctx)
+		if err != nil {
+			return err
+		}
+		if newest > 0 && newest == s.claim.Load() {
+			return nil
+		}
+		if err := s.mayClaim(ctx, newest); err != nil {
+			return err
+		}
+		err = s.createClaim(ctx, newest+1)
+		if errors.Is(err, fs.ErrExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("claim checkpoint folder %s: %w", s.place.at(""), err)
+		}
+		for _, old := range claims { // the highest one counts
+			if err := s.place.removeClaim(ctx, claimName(old)); err != nil {
+				return fmt.Errorf("remove an old claim on %s: %w", s.place.at(""), err)
+			}
+		}
+		return nil
+	}
+	return fmt.Errorf("claim checkpoint folder %s: %d other processes came first: stop the other "+
+		"runs that write there", s.place.at(""), claimAttempts)
+}
+
+// createClaim creates a claim, and makes it the store's. If it exists the error is fs.ErrExist.
+func (s *Store) createClaim(ctx context.Context, claim int64) error {
+	owner := *s.cfg.Owner
+	owner.Since = s.cfg.Now()
+	text, err := json.Marshal(owner)
+	if err != nil {
+		return err
+	}
+	if err := s.place.createClaim(ctx, claimName(claim), text); err != nil {
+		return err
+	}
+	s.claim.Store(claim)
+	return nil
+}
+
+// newestClaim returns the highest claim on the folder, 0 if there is none, and those with a file.
+// Without files the manifests tell: a copy of the folder may lack the files.
+func (s *Store) newestClaim(ctx context.Context) (newest int64, claims []int64, err error) {
+	names, err := s.place.listClaims(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("list the owners of %s: %w", s.place.at(""), err)
+	}
+	for _, name := range names {
+		if claim, ok := parseClaimName(name); ok {
+			claims, newest = append(claims, claim), max(newest, claim)
+		}
+	}
+	if own := s.claim.Load(); newest > 0 || own > 0 {
+		return max(newest, own), claims, nil
+	}
+	steps, err := s.Steps(ctx)
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, step := range steps {
+		c := &Checkpoint{place: s.place, folder: stepFolder(step)}
+		if m, err := c.readManifest(ctx); err == nil {
+			newest = max(newest, m.Claim)
+		}
+	}
+	return newest, nil, nil
+}
+
+// mayClaim returns an *OwnedError if the folder's owner is of another run that keeps it: a later
+// one, one that took the folder from this store, or one whose process lives on this machine.
+func (s *Store) mayClaim(ctx context.Context, newest int64) error {
+	if newest == 0 {
+		return nil
+	}
+	owner, err := s.readClaim(ctx, newest)
+	if err != nil || owner.Run == s.cfg.Owner.Run {
+		return err
+	}
+	own := s.cfg.Owner.Run
+	keeps := s.claim.Load() > 0
+	if min(owner.Run, own) >= submissionTime {
+		keeps = owner.Run > own
+	}
+	if !keeps {
+		if keeps, err = s.place.claimHeld(ctx, claimName(newest)); err != nil {
+			return err
+		}
+	}
+	if keeps {
+		return &OwnedError{s.place.at(""), owner, false}
+	}
+	return nil
+}
+
+// readClaim reads an owner's file. The owner of a file that a dying process left empty, or that was
+// removed meanwhile, is the zero Owner.
+func (s *Store) readClaim(ctx context.Context, claim int64) (owner Owner, err error) {
+	r, _, err := s.place.open(ctx, "", claimName(claim))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Owner{}, nil
+	}
+	if err != nil {
+		return Owner{}, err
+	}
+	defer r.Close()
+	text, err := io.ReadAll(io.LimitReader(r, maxClaimBytes))
+	if err != nil {
+		return Owner{}, err
+	}
+	if json.Unmarshal(text, &owner) != nil {
+		return Owner{}, nil
+	}
+	return owner, nil
+}
+
+// Refused returns an *OwnedError if another run owns the folder and keeps it. A run asks before it
+// begins.
+func (s *Store) Refused(ctx context.Context) error {
+	newest, _, err := s.newestClaim(ctx)
+	if err != nil || s.cfg.Owner == nil {
+		return err
+	}
+	return s.mayClaim(ctx, newest)
+}
+
+// mayAdd is holdClaim for a process that replaces and deletes nothing of others. Another process of
+// the run may own the folder.
+func (s *Store) mayAdd(ctx context.Context) error {
+	if err := s.holdClaim(ctx); !ofSameRun(err) {
+		return err
+	}
+	return nil
+}
+
+// ofSameRun says whether a process of the same run owns the folder.
+func ofSameRun(err error) bool {
+	var owned *OwnedError
+	return errors.As(err, &owned) && owned.SameRun
+}
+
+// holdClaim checks before a change that this store's process owns the folder. The first call
+// claims it.
+func (s *Store) holdClaim(ctx context.Context) error {
+	own := s.claim.Load()
+	if s.cfg.Owner == nil {
+		return nil
+	}
+	if own == 0 {
+		return s.Claim(ctx)
+	}
+	newest, _, err := s.newestClaim(ctx)
+	if err != nil || newest == own {
+		return err
+	}
+	owner, err := s.readClaim(ctx, newest)
+	if err != nil {
+		return err
+	}
+	return &OwnedError{s.place.at(""), owner, owner.Run == s.cfg.Owner.Run}
+}
