@@ -110,8 +110,8 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
-	case "cell", "layers", "dropout", "dropout_locked", "layer_norm",
-		"skip_connections", "deep_transition", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
+	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
+		"deep_transition", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
 		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
 		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
 		"precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
