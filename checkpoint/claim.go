@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -67,117 +69,133 @@ func parseClaimName(name string) (claim int64, ok bool) {
 	return claim, err == nil && claim > 0 && claim <= maxClaim && claimName(claim) == name
 }
 
+// claims is a store's part in who owns the folder.
+type claims struct {
+	place place
+	owner *Owner // this process; nil: it claims nothing
+	now   func() time.Time
+	// manifests returns the highest claim that a checkpoint of the folder was written under.
+	manifests func(context.Context) (int64, error)
+
+	claiming sync.Mutex
+	newest   atomic.Int64 // the newest claim of this process; 0: none
+}
+
 // Claim makes the store's process the owner of the folder. It does nothing if it is that already.
 // The first Save, Retain or Remove calls it; a process that becomes its run's writer once more
 // calls it again. If another run owns the folder, the error is an *OwnedError.
-func (s *Store) Claim(ctx context.Context) error {
-	s.claiming.Lock()
-	defer s.claiming.Unlock()
-	if s.cfg.Owner == nil {
+func (s *Store) Claim(ctx context.Context) error { return s.claims.take(ctx) }
+
+// Refused returns an *OwnedError if another run owns the folder and keeps it. A run asks before it
+// begins.
+func (s *Store) Refused(ctx context.Context) error {
+	newest, _, err := s.claims.list(ctx)
+	if err != nil || s.claims.owner == nil {
+		return err
+	}
+	return s.claims.check(ctx, newest)
+}
+
+// take is Store.Claim.
+func (c *claims) take(ctx context.Context) error {
+	c.claiming.Lock()
+	defer c.claiming.Unlock()
+	if c.owner == nil {
 		return nil
 	}
 	for range claimAttempts {
-		newest, claims, err := s.newestClaim(ctx)
+		newest, claims, err := c.list(ctx)
 		if err != nil {
 			return err
 		}
-		if newest > 0 && newest == s.claim.Load() {
+		if newest > 0 && newest == c.newest.Load() {
 			return nil
 		}
-		if err := s.mayClaim(ctx, newest); err != nil {
+		if err := c.check(ctx, newest); err != nil {
 			return err
 		}
-		err = s.createClaim(ctx, newest+1)
+		err = c.create(ctx, newest+1)
 		if errors.Is(err, fs.ErrExist) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("claim checkpoint folder %s: %w", s.place.at(""), err)
+			return fmt.Errorf("claim checkpoint folder %s: %w", c.place.at(""), err)
 		}
 		for _, old := range claims { // the highest one counts
-			if err := s.place.removeClaim(ctx, claimName(old)); err != nil {
-				return fmt.Errorf("remove an old claim on %s: %w", s.place.at(""), err)
+			if err := c.place.removeClaim(ctx, claimName(old)); err != nil {
+				return fmt.Errorf("remove an old claim on %s: %w", c.place.at(""), err)
 			}
 		}
 		return nil
 	}
 	return fmt.Errorf("claim checkpoint folder %s: %d other processes came first: stop the other "+
-		"runs that write there", s.place.at(""), claimAttempts)
+		"runs that write there", c.place.at(""), claimAttempts)
 }
 
-// createClaim creates a claim, and makes it the store's. If it exists the error is fs.ErrExist.
-func (s *Store) createClaim(ctx context.Context, claim int64) error {
-	owner := *s.cfg.Owner
-	owner.Since = s.cfg.Now()
+// create creates a claim, and makes it the store's. If it exists the error is fs.ErrExist.
+func (c *claims) create(ctx context.Context, claim int64) error {
+	owner := *c.owner
+	owner.Since = c.now()
 	text, err := json.Marshal(owner)
 	if err != nil {
 		return err
 	}
-	if err := s.place.createClaim(ctx, claimName(claim), text); err != nil {
+	if err := c.place.createClaim(ctx, claimName(claim), text); err != nil {
 		return err
 	}
-	s.claim.Store(claim)
+	c.newest.Store(claim)
 	return nil
 }
 
-// newestClaim returns the highest claim on the folder, 0 if there is none, and those with a file.
-// Without files the manifests tell: a copy of the folder may lack the files.
-func (s *Store) newestClaim(ctx context.Context) (newest int64, claims []int64, err error) {
-	names, err := s.place.listClaims(ctx)
+// list returns the highest claim on the folder, 0 if there is none, and those with a file. Without
+// files the manifests tell: a copy of the folder may lack the files.
+func (c *claims) list(ctx context.Context) (newest int64, claims []int64, err error) {
+	names, err := c.place.listClaims(ctx)
 	if err != nil {
-		return 0, nil, fmt.Errorf("list the owners of %s: %w", s.place.at(""), err)
+		return 0, nil, fmt.Errorf("list the owners of %s: %w", c.place.at(""), err)
 	}
 	for _, name := range names {
 		if claim, ok := parseClaimName(name); ok {
 			claims, newest = append(claims, claim), max(newest, claim)
 		}
 	}
-	if own := s.claim.Load(); newest > 0 || own > 0 {
+	if own := c.newest.Load(); newest > 0 || own > 0 {
 		return max(newest, own), claims, nil
 	}
-	steps, err := s.Steps(ctx)
-	if err != nil {
-		return 0, nil, err
-	}
-	for _, step := range steps {
-		c := &Checkpoint{place: s.place, folder: stepFolder(step)}
-		if m, err := c.readManifest(ctx); err == nil {
-			newest = max(newest, m.Claim)
-		}
-	}
-	return newest, nil, nil
+	newest, err = c.manifests(ctx)
+	return newest, nil, err
 }
 
-// mayClaim returns an *OwnedError if the folder's owner is of another run that keeps it: a later
-// one, one that took the folder from this store, or one whose process lives on this machine.
-func (s *Store) mayClaim(ctx context.Context, newest int64) error {
+// check returns an *OwnedError if the folder's owner is of another run that keeps it: a later one,
+// one that took the folder from this store, or one whose process lives on this machine.
+func (c *claims) check(ctx context.Context, newest int64) error {
 	if newest == 0 {
 		return nil
 	}
-	owner, err := s.readClaim(ctx, newest)
-	if err != nil || owner.Run == s.cfg.Owner.Run {
+	owner, err := c.read(ctx, newest)
+	if err != nil || owner.Run == c.owner.Run {
 		return err
 	}
-	own := s.cfg.Owner.Run
-	keeps := s.claim.Load() > 0
+	own := c.owner.Run
+	keeps := c.newest.Load() > 0
 	if min(owner.Run, own) >= submissionTime {
 		keeps = owner.Run > own
 	}
 	if !keeps {
-		if keeps, err = s.place.claimHeld(ctx, claimName(newest)); err != nil {
+		if keeps, err = c.place.claimHeld(ctx, claimName(newest)); err != nil {
 			return err
 		}
 	}
 	if keeps {
-		return &OwnedError{s.place.at(""), owner, false}
+		return &OwnedError{c.place.at(""), owner, false}
 	}
 	return nil
 }
 
-// readClaim reads an owner's file. The owner of a file that a dying process left empty, or that was
+// read reads an owner's file. The owner of a file that a dying process left empty, or that was
 // removed meanwhile, is the zero Owner.
-func (s *Store) readClaim(ctx context.Context, claim int64) (owner Owner, err error) {
-	r, _, err := s.place.open(ctx, "", claimName(claim))
+func (c *claims) read(ctx context.Context, claim int64) (owner Owner, err error) {
+	r, _, err := c.place.open(ctx, "", claimName(claim))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Owner{}, nil
 	}
@@ -195,20 +213,10 @@ func (s *Store) readClaim(ctx context.Context, claim int64) (owner Owner, err er
 	return owner, nil
 }
 
-// Refused returns an *OwnedError if another run owns the folder and keeps it. A run asks before it
-// begins.
-func (s *Store) Refused(ctx context.Context) error {
-	newest, _, err := s.newestClaim(ctx)
-	if err != nil || s.cfg.Owner == nil {
-		return err
-	}
-	return s.mayClaim(ctx, newest)
-}
-
-// mayAdd is holdClaim for a process that replaces and deletes nothing of others. Another process of
-// the run may own the folder.
-func (s *Store) mayAdd(ctx context.Context) error {
-	if err := s.holdClaim(ctx); !ofSameRun(err) {
+// mayAdd is hold for a process that replaces and deletes nothing of others. Another process of the
+// run may own the folder.
+func (c *claims) mayAdd(ctx context.Context) error {
+	if err := c.hold(ctx); !ofSameRun(err) {
 		return err
 	}
 	return nil
@@ -220,23 +228,34 @@ func ofSameRun(err error) bool {
 	return errors.As(err, &owned) && owned.SameRun
 }
 
-// holdClaim checks before a change that this store's process owns the folder. The first call
-// claims it.
-func (s *Store) holdClaim(ctx context.Context) error {
-	own := s.claim.Load()
-	if s.cfg.Owner == nil {
+// hold checks before a change that this store's process owns the folder. The first call claims it.
+func (c *claims) hold(ctx context.Context) error {
+	own := c.newest.Load()
+	if c.owner == nil {
 		return nil
 	}
 	if own == 0 {
-		return s.Claim(ctx)
+		return c.take(ctx)
 	}
-	newest, _, err := s.newestClaim(ctx)
+	newest, _, err := c.list(ctx)
 	if err != nil || newest == own {
 		return err
 	}
-	owner, err := s.readClaim(ctx, newest)
+	owner, err := c.read(ctx, newest)
 	if err != nil {
 		return err
 	}
-	return &OwnedError{s.place.at(""), owner, owner.Run == s.cfg.Owner.Run}
+	return &OwnedError{c.place.at(""), owner, owner.Run == c.owner.Run}
+}
+
+// highestClaim returns the highest claim that a sound manifest records.
+func (s *Store) highestClaim(ctx context.Context) (highest int64, err error) {
+	steps, err := s.Steps(ctx)
+	for _, step := range steps {
+		c := &Checkpoint{place: s.place, folder: stepFolder(step)}
+		if m, err := c.readManifest(ctx); err == nil {
+			highest = max(highest, m.Claim)
+		}
+	}
+	return highest, err
 }

@@ -21,7 +21,7 @@ const (
 func (s storage) owned(t *testing.T, run int64, process int) *Store {
 	t.Helper()
 	store := s.store(t)
-	store.cfg.Owner = &Owner{Run: run, Host: "host-a", Process: process}
+	store.claims.owner = &Owner{Run: run, Host: "host-a", Process: process}
 	if _, ok := store.place.(*folder); ok {
 		t.Cleanup(func() { check(t, store.Close()) })
 	}
@@ -108,7 +108,7 @@ func testClaimLost(t *testing.T, s storage) {
 	}
 	copied := s.owned(t, secondRun, 4)
 	check(t, copied.Claim(ctx))
-	if claim := copied.claim.Load(); claim != 5 {
+	if claim := copied.claims.newest.Load(); claim != 5 {
 		t.Errorf("claim %d after a checkpoint of claim 4", claim)
 	}
 	s.write(t, claimName(6), nil)
@@ -148,6 +148,7 @@ func paused(store *Store, wait func()) {
 		p.b = &pausedObjects{p.b, wait}
 	}
 	store.place = &pausedPlace{store.place, wait}
+	store.claims.place = store.place
 }
 
 type pausedPlace struct {

@@ -34,7 +34,7 @@ type Manifest struct {
 	Step     int64     `json:"step"`
 	Epoch    int64     `json:"epoch"`
 	Created  time.Time `json:"created"`
-	// Claim is the number of the writer's claim on the folder (see Owner). Older versions made none.
+	// Claim is the number of the writer's claim on the folder (see Owner); 0: it made none.
 	Claim int64       `json:"claim,omitempty"`
 	Files []FileEntry `json:"files"`
 	// Spec is the job's specification; Training holds the scalars of its schedules and counters.

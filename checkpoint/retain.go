@@ -66,7 +66,7 @@ func (s *Store) Remove(ctx context.Context, step int64) error {
 	if err := s.checkOwner(ctx); err != nil {
 		return err
 	}
-	if err := s.place.remove(ctx, stepFolder(step), s.claim.Load()); err != nil {
+	if err := s.place.remove(ctx, stepFolder(step), s.claims.newest.Load()); err != nil {
 		return fmt.Errorf("remove checkpoint %s: %w", s.place.at(stepFolder(step)), err)
 	}
 	return nil

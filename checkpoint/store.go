@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"iter"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -94,9 +93,8 @@ type Store struct {
 	place place
 	cfg   Config
 	// owned is set once the folder is known to belong to the job.
-	owned    atomic.Bool
-	claiming sync.Mutex
-	claim    atomic.Int64 // the store's newest claim; 0: none
+	owned  atomic.Bool
+	claims claims
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
@@ -113,7 +111,10 @@ func Open(ctx context.Context, location string, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{place: p, cfg: cfg}, nil
+	s := &Store{place: p, cfg: cfg}
+	s.claims.place, s.claims.owner, s.claims.now = p, cfg.Owner, cfg.Now
+	s.claims.manifests = s.highestClaim
+	return s, nil
 }
 
 // Close closes the bucket.
@@ -141,7 +142,7 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err := s.checkOwner(ctx); err != nil && !ofSameRun(err) {
 		return "", err
 	}
-	m.Claim = s.claim.Load()
+	m.Claim = s.claims.newest.Load()
 	d, err := s.place.begin(ctx, name, m.Claim)
 	if err != nil {
 		return "", err
@@ -156,13 +157,13 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		d.abort()
 		return "", err
 	}
-	if err := s.mayAdd(ctx); err != nil {
+	if err := s.claims.mayAdd(ctx); err != nil {
 		d.abort()
 		return "", err
 	}
 	err = d.commit(ctx, b)
 	if errors.Is(err, errLaterClaim) {
-		err = s.mayAdd(ctx) // the later owner's checkpoint serves as well
+		err = s.claims.mayAdd(ctx) // the later owner's checkpoint serves as well
 	}
 	if err != nil {
 		return "", err
@@ -330,7 +331,7 @@ func writeFile(
 // do not name their job.
 func (s *Store) checkOwner(ctx context.Context) error {
 	if s.owned.Load() {
-		return s.holdClaim(ctx)
+		return s.claims.hold(ctx)
 	}
 	steps, err := s.Steps(ctx)
 	if err != nil {
@@ -348,7 +349,7 @@ func (s *Store) checkOwner(ctx context.Context) error {
 		break
 	}
 	s.owned.Store(true)
-	return s.holdClaim(ctx)
+	return s.claims.hold(ctx)
 }
 
 // Steps returns the steps with a complete checkpoint, in ascending order.

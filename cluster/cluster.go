@@ -207,6 +207,9 @@ type Plan struct {
 	Rings      int    // rings formed in this run of the job
 	Evicted    []Eviction
 	Identity   string // Member.Identity of this run's workers, set by the first ring
+	// Nonce is random for each generation. The leader's loop sets it, and no decision depends on
+	// it.
+	Nonce string
 	// Result is, with Ended, the Done.Result of the lowest rank that reported one. It is stored
 	// with the plan, so that it survives the leader.
 	Result string
@@ -252,7 +255,7 @@ func (p Plan) Lanes(r Rank) (from, to Lane) {
 func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
-		p.Identity == q.Identity && p.Result == q.Result &&
+		p.Identity == q.Identity && p.Nonce == q.Nonce && p.Result == q.Result &&
 		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
 		slices.Equal(p.Evicted, q.Evicted) && slices.Equal(p.Last, q.Last)
 }

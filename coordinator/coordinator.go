@@ -21,6 +21,7 @@ import (
 	"rondo/cluster/meet"
 	"rondo/cluster/rpc"
 	"rondo/internal/app"
+	"rondo/internal/connlimit"
 	"rondo/internal/events"
 	"rondo/internal/health"
 	"rondo/job/jobspec"
@@ -31,6 +32,9 @@ import (
 const (
 	// drainTimeout bounds the wait for watchers and workers to receive the job's end.
 	drainTimeout = 5 * time.Second
+	// A leader has at most this many open connections for each worker, and some for people.
+	connectionsPerWorker = 4
+	moreConnections      = 32
 	// stayPatience bounds the wait for etcd with Config.Stay: etcd may start at the same time.
 	stayPatience = 5 * time.Minute
 )
@@ -54,6 +58,9 @@ type Config struct {
 func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if err := cfg.Validate(); err != nil {
 		return cluster.Plan{}, app.Usage(err)
+	}
+	if err := cfg.CheckListeners(ctx); err != nil {
+		return cluster.Plan{}, err
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -178,10 +185,13 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	if err != nil {
 		return cluster.Plan{}, errors.Join(err, listener.Close())
 	}
-	service.Heard = p.heard
+	bounded := connlimit.New(listener, func() int {
+		return connectionsPerWorker*service.Limit() + moreConnections
+	})
+	service.Heard, service.Keep = p.heard, bounded.Keep
 	server := service.GRPC(options...)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(bounded) }()
 	defer func() {
 		server.Stop()
 		if stopped := <-served; !errors.Is(stopped, grpc.ErrServerStopped) {

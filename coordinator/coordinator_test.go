@@ -67,6 +67,7 @@ type place struct {
 	store     *etcdstore.Store
 	processes sync.WaitGroup
 	log       *transcript.Text
+	allow     jobspec.Allow // of its workers
 }
 
 // logged returns how often the processes' log contains words.
@@ -75,7 +76,8 @@ func (p *place) logged(words string) int { return strings.Count(p.log.String(), 
 func newPlace(t *testing.T) *place {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	p := &place{t: t, ctx: ctx, log: &transcript.Text{}}
+	p := &place{t: t, ctx: ctx, log: &transcript.Text{},
+		allow: jobspec.Allow{Paths: []string{"/"}}}
 	etcd, err := local.StartEtcd(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +131,7 @@ func (p *place) work(run int64) (did string, err error) { return p.workUntil(p.c
 func (p *place) workUntil(ctx context.Context, run int64) (did string, err error) {
 	where := p.where
 	where.Run = run
-	return worker.Run(ctx, worker.Config{Config: where})
+	return worker.Run(ctx, worker.Config{Config: where, Allow: p.allow})
 }
 
 // until waits until the job's state satisfies holds.
@@ -282,7 +284,8 @@ func TestAnAbandonedRunMakesWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlace(t)
-			leave, result := p.coordinator(endless(quick)+"checkpoint_dir: "+t.TempDir()+"/run\n", 1)
+			folder := "checkpoint_dir: " + t.TempDir() + "/run\n"
+			leave, result := p.coordinator(endless(quick)+folder, 1)
 			abandon(p)
 			leave()
 			<-result

@@ -58,11 +58,13 @@ func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// corpus returns the spec's line for the shelf's text.
-func (s *shelf) corpus(t *testing.T) string {
+// corpus returns the spec's line for the shelf's text, which the place's workers may then read.
+func (s *shelf) corpus(p *place) string {
 	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return "corpus: s3://shelf/text?region=here&use_path_style=true&endpoint=" + server.URL + "\n"
+	p.t.Cleanup(server.Close)
+	url := "s3://shelf/text?region=here&use_path_style=true&endpoint=" + server.URL
+	p.allow.URLs = []string{url}
+	return "corpus: " + url + "\n"
 }
 
 // actions returns what the Kubernetes Job does for each exit code of a worker. Without an action it
@@ -129,7 +131,7 @@ func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 				t.Parallel()
 				p, s := newPlace(t), &shelf{}
 				s.state.Store(c.state)
-				p.coordinator(quick+s.corpus(t), 1)
+				p.coordinator(quick+s.corpus(p), 1)
 				_, err := p.work(1)
 				hold(t, err, c.starts)
 				if s.state.Store(sound); c.starts == failJob {
@@ -143,7 +145,7 @@ func TestWhatTheJobDoesAboutAFailure(t *testing.T) {
 		t.Run(c.name+" in a replacement", func(t *testing.T) {
 			t.Parallel()
 			p, s := newPlace(t), &shelf{}
-			p.coordinator(endless(quick)+"max_workers: 2\n"+s.corpus(t), 1)
+			p.coordinator(endless(quick)+"max_workers: 2\n"+s.corpus(p), 1)
 			ctx, leave := context.WithCancel(p.ctx)
 			left := make(chan error, 1)
 			p.processes.Go(func() {

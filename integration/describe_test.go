@@ -60,8 +60,8 @@ func TestDescribedUse(t *testing.T) {
 			dir := t.TempDir()
 			events := train(t, k.flags("--vector-as", way, "--ends", ends, "--checkpoint-dir",
 				dir, "--steps", "200", "--hidden", "24", "--layers", "1", "--dropout", "0",
-				"--dropout-input", "0", "--lr", "0.01", "--validation-fraction", "0", "--eval-corpus", k.corpus,
-				"--eval-every", "200", "--checkpoint-every", "200")...)
+				"--dropout-input", "0", "--lr", "0.01", "--validation-fraction", "0",
+				"--eval-corpus", k.corpus, "--eval-every", "200", "--checkpoint-every", "200")...)
 			last, done := named(events, "eval")[0], events[len(events)-1]
 			if v := last.number("bleu"); !(v >= k.reached && v <= 100.01) ||
 				done.number("bleu") != v || done.name() != "done" {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -198,8 +199,8 @@ func anotherVersion(t *testing.T) {
 	binary := rebuilt(t, "../cluster/meet/meet.go", `release  = "`, `release  = "other-`,
 		"worker")
 	r := newRig(t, rigConfig{flags: []string{"--max-workers", "4"}})
-	r.refused(launch(t, nil, environment(t), append([]string{filepath.Join(binary, "worker")},
-		r.flags...)...), `version "other-`, "same build")
+	r.refused(launch(t, nil, environment(t), slices.Concat([]string{
+		filepath.Join(binary, "worker")}, r.flags, trusting())...), `version "other-`, "same build")
 }
 
 // rebuilt builds commands from a source that has a line of its own in one file, and returns their
@@ -257,7 +258,8 @@ func otherClocks(t *testing.T) {
 	r := newRig(t, rigConfig{workers: 1, flags: []string{"--max-workers", "3"}})
 	for _, days := range []int{7, 30} {
 		argv := append(offset(days), filepath.Join(binaries, "worker"))
-		r.workers = append(r.workers, launch(t, nil, environment(t), append(argv, r.flags...)...))
+		argv = slices.Concat(argv, r.flags, trusting())
+		r.workers = append(r.workers, launch(t, nil, environment(t), argv...))
 	}
 	r.untilRing(3)
 	r.untilMore(10)

@@ -40,9 +40,10 @@ func exampleTasks(t *testing.T) []exampleTask {
 	t.Helper()
 	deep, asks := labelledTasks(t)[0], translation(t)
 	stops, counts := describing(t), describing(t)
-	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1"}
+	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1",
+		"--hidden-backward", "8"}
 	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
-		"--skip-connections", "--deep-transition", "1")
+		"--skip-connections", "--deep-transition", "1", "--teacher-forcing-choice", "sample")
 	stops.network = append(stops.network, "--ends", "stop")
 	counts.network = append(counts.network, "--ends", "length")
 	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, stops,

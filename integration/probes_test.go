@@ -135,7 +135,7 @@ func TestSIGTERMWhileACorpusOpens(t *testing.T) {
 	word := filepath.Join(t.TempDir(), "termination-log")
 	worker := launch(t, nil, append(environment(t), "RONDO_TERMINATION_LOG="+word,
 		"XDG_CACHE_HOME="+t.TempDir()), append([]string{filepath.Join(binaries, "worker"), "--run",
-		"1"}, r.flags...)...)
+		"1", "--allow-path", text}, r.flags...)...)
 	await(t, "the worker reads the text", func() bool { return reads(worker.pid(), text) })
 	began := time.Now()
 	worker.signal(syscall.SIGTERM)

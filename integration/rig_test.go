@@ -53,7 +53,8 @@ func newRig(t *testing.T, c rigConfig) *rig {
 		workers = 3
 	}
 	r.trial = tryOn(t, c.network.host("lead"), c.allow, slices.Concat(r.flags, []string{
-		"--workers", fmt.Sprint(workers), "--local-workers", "0", "--inject", paced}, c.flags)...)
+		"--workers", fmt.Sprint(workers), "--local-workers", "0", "--inject", paced,
+		"--insecure"}, c.flags)...)
 	for i := range workers {
 		if c.relays {
 			way := newRelay(t, r.etcd.endpoints()[0])
@@ -105,8 +106,17 @@ func (r *rig) coordinator() *daemon {
 	return d
 }
 
+// trusting are the flags of a worker whose job may name any file and fault.
+func trusting() []string { return []string{"--allow-path=/", "--allow-inject"} }
+
 func (r *rig) daemon(on *host, name string, flags []string) *daemon {
 	r.t.Helper()
+	switch name {
+	case "worker":
+		flags = slices.Concat(flags, trusting(), []string{"--insecure"})
+	case "coordinator":
+		flags = slices.Concat(flags, []string{"--insecure"})
+	}
 	return launch(r.t, on, environment(r.t),
 		append([]string{filepath.Join(r.folder, name)}, flags...)...)
 }

@@ -15,7 +15,7 @@ func translation(t *testing.T) exampleTask {
 	t.Helper()
 	return exampleTask{"translate", write(t, "numbers.tsv", numbers(115)), []string{"bleu"}, 90,
 		[]string{"--attention", "luong", "--lr", "0.05", "--teacher-forcing", "0.7",
-			"--teacher-forcing-steps", "5", "--teacher-forcing-choice", "sample"}, nil}
+			"--teacher-forcing-steps", "5"}, nil}
 }
 
 // digits are words and their translations.

@@ -249,6 +249,23 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 	return found, err
 }
 
+// Later returns this run's newest sound checkpoint if it is of a later step than after; else nil.
+func (c *Checkpoints) Later(
+	ctx context.Context, spec *rondov1.JobSpec, after int64,
+) (*checkpoint.Checkpoint, error) {
+	if c.Store == nil {
+		return nil, nil
+	}
+	newest, err := c.own(ctx, spec)
+	if err != nil || newest == nil || newest.Step <= after {
+		return nil, err
+	}
+	if newest, err = c.FindNewest(ctx); err != nil || newest == nil || newest.Step <= after {
+		return nil, err
+	}
+	return newest, nil
+}
+
 // Start returns the checkpoint for a ring in which no worker has a state: the newest sound one if
 // this run has made one, else the one that --resume asks for; nil to start from scratch.
 func (c *Checkpoints) Start(
@@ -257,31 +274,34 @@ func (c *Checkpoints) Start(
 	if c.Store == nil {
 		return nil, nil
 	}
-	own, err := c.hasOwn(ctx, spec)
+	own, err := c.own(ctx, spec)
 	if err != nil {
 		return nil, err
 	}
-	if own {
+	if own != nil {
 		return c.FindNewest(ctx)
 	}
 	return c.Find(ctx, spec)
 }
 
-// hasOwn reports whether this run of the job has made the newest checkpoint.
-func (c *Checkpoints) hasOwn(ctx context.Context, spec *rondov1.JobSpec) (bool, error) {
+// own returns the newest checkpoint, with its files unread, if this run of the job has made it;
+// else nil.
+func (c *Checkpoints) own(
+	ctx context.Context, spec *rondov1.JobSpec,
+) (*checkpoint.Checkpoint, error) {
 	newest, err := c.Store.Latest(ctx)
 	var damage *checkpoint.DamageError
 	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
-		return false, nil
+		return nil, nil
 	}
 	if err != nil {
-		return false, err
+		return nil, err
 	}
 	owner, err := Spec(newest)
-	if err != nil {
-		return false, err
+	if err != nil || owner.Submitted == 0 || owner.Submitted != spec.Submitted {
+		return nil, err
 	}
-	return owner.Submitted != 0 && owner.Submitted == spec.Submitted, nil
+	return newest, nil
 }
 
 // Abandon removes the checkpoints after the one that --resume STEP names, before this run makes its
@@ -294,8 +314,8 @@ func (c *Checkpoints) Abandon(ctx context.Context, spec *rondov1.JobSpec) error 
 	if err != nil {
 		return err
 	}
-	own, err := c.hasOwn(ctx, spec)
-	if err != nil || own {
+	own, err := c.own(ctx, spec)
+	if err != nil || own != nil {
 		return err
 	}
 	return c.Store.RemoveAfter(ctx, step)

@@ -144,7 +144,8 @@ func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig,
 	}
 	l = model.LabellerConfig{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
-		DropoutInput: c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
+		HiddenBackward: c.HiddenBackward,
+		DropoutInput:   c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
 		Skip: c.Skip, DeepInput: c.DeepInput, DeepTransition: c.DeepTransition,
 		DeepOutput: c.DeepOutput, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
 		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}

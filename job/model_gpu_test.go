@@ -128,6 +128,7 @@ func TestLabellerOnGPU(t *testing.T) {
 				DropoutLocked: pool == model.PoolMax, LayerNorm: pool == model.PoolMean,
 				Skip: pool == model.PoolMean, Seed: 7}
 			if pool == model.PoolPlaces {
+				c.HiddenBackward = 24
 				c.Places, c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1, 1
 			}
 			rng := rand.New(rand.NewPCG(1, 2))

@@ -33,6 +33,10 @@ func StartEtcd(ctx context.Context, dir string) (*Etcd, error) {
 	config.Dir = dir
 	config.LogLevel = "panic"
 	config.UnsafeNoFsync = true // the data is worthless after this run of the processes
+	// A web page that a person has open must not reach etcd through the browser.
+	config.EnableGRPCGateway = false
+	config.HostWhitelist = map[string]struct{}{"127.0.0.1": {}}
+	config.CORS = config.HostWhitelist // no page's origin is like that; none at all would be any
 	anyPort := []url.URL{{Scheme: "http", Host: "127.0.0.1:0"}}
 	config.ListenClientUrls, config.AdvertiseClientUrls = anyPort, anyPort
 	config.ListenPeerUrls, config.AdvertisePeerUrls = anyPort, anyPort

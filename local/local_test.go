@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -36,6 +37,38 @@ func TestEtcdServesOnAFreePort(t *testing.T) {
 	if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != "value" {
 		t.Fatalf("got %v, %v", got, err)
 	}
+}
+
+// TestEtcdIgnoresBrowsers: a web page cannot read the job's keys, neither by JSON nor under a name
+// that it has given to 127.0.0.1.
+func TestEtcdIgnoresBrowsers(t *testing.T) {
+	etcd, err := StartEtcd(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	for name, host := range map[string]string{"by JSON": "", "by another name": "evil.example"} {
+		path := "/v3/kv/range"
+		if host != "" {
+			path = "/version"
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+			"http://"+etcd.Endpoint()+path, strings.NewReader(`{"key":"AA==","range_end":"AA=="}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = host
+		request.Header.Set("Origin", "http://evil.example")
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode < 400 || answer.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: %s, %v", name, answer.Status, answer.Header)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestInterruptedBeforeTheJob: an interrupt before anything runs is told as that.

@@ -28,9 +28,11 @@ const maxRestarts = maxProcesses / 2
 
 // Run is a job on this machine.
 type Run struct {
-	Spec    *rondov1.JobSpec
-	Etcd    []string // endpoints; nil: an embedded one
-	Verbose bool
+	Spec     *rondov1.JobSpec
+	Etcd     []string // endpoints; nil: an embedded one
+	Verbose  bool
+	TLS      string // folder of certificates; empty: no TLS
+	Insecure bool   // see meet.Config
 	// LocalWorkers is the number of the job's workers on this machine; negative: all.
 	LocalWorkers int
 	// Restarts is the number of dead worker processes that are replaced.
@@ -79,7 +81,8 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 		r.Log(fmt.Sprintf("meanwhile: rondo workers --etcd %s --job %s; rondo scale N, with the "+
 			"same flags", endpoints[0], r.Spec.Job))
 	}
-	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger()}
+	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger(), TLS: r.TLS,
+		Insecure: r.Insecure}
 	store, err := where.Store(ctx)
 	if err != nil {
 		return outcome, err
@@ -336,6 +339,13 @@ func (r Run) workerCommand(where meet.Config, worker int) []string {
 	}
 	argv := []string{self, "worker", "--supervised", "--etcd", strings.Join(where.Etcd, ","),
 		"--job", where.Job, "--device", r.devices.Of(worker)}
+	argv = append(argv, jobspec.AllowFlags(r.Spec)...)
+	if r.TLS != "" {
+		argv = append(argv, "--tls", r.TLS)
+	}
+	if r.Insecure {
+		argv = append(argv, "--insecure")
+	}
 	if r.Verbose {
 		argv = append(argv, "--verbose")
 	}

@@ -32,7 +32,7 @@ func (r reversal) load(lengths []int32) {
 	}
 }
 
-// bidirectional is a recurrent layer of two directions as one Gorgonia operator: y: [T, B, 2H] has
+// bidirectional is a recurrent layer of two directions as one Gorgonia operator: y: [T, B, W] has
 // the forward direction's output in its first columns. It is one operator because Gorgonia would
 // add the two gradients of x in memory of its own.
 //
@@ -42,11 +42,11 @@ func (r reversal) load(lengths []int32) {
 type bidirectional struct {
 	name            string
 	dev             compute.Device
-	shape           compute.RecurrentShape // of one direction
+	shape           compute.RecurrentShape // of the forward direction
 	forward, second *Layer                 // both write y to the same memory
 	order           reversal               // set before a run
 
-	y        *buffer   // [T, B, 2H]
+	y        *buffer   // [T, B, W]
 	ids      []int32   // [T, B]: reversed token ids, if the input is ids
 	reversed []float32 // [T, B, D]: reversed rows of x, or nil
 	dx       *buffer   // [T, B, D]; nil if the input is ids
@@ -57,9 +57,17 @@ type bidirectional struct {
 	dw    *tensor.Dense // gradient of the weights: the forward direction's, then the second one's
 }
 
-// half returns one direction's columns of y or dy.
-func (l *bidirectional) half(y []float32, second int) compute.Columns {
-	return compute.Columns{X: y, Stride: 2 * l.shape.H, At: second * l.shape.H}
+// copyHalf copies a direction's columns of y, or of dy, to or from one: [T, B, its width].
+func (l *bidirectional) copyHalf(y []float32, of *Layer, order reversal, toY bool) {
+	part, one := compute.Columns{X: y, Stride: l.forward.shape.H + l.second.shape.H},
+		packed(of.y.flat, of.shape.H)
+	if of == l.second {
+		part.At = l.forward.shape.H
+	}
+	if toY {
+		part, one = one, part
+	}
+	l.dev.CopyRows(one, part, len(l.order), of.shape.H, order, false)
 }
 
 // packed are the columns of a matrix of this width.
@@ -84,12 +92,11 @@ func (l *bidirectional) Apply(x, w *gorgonia.Node) (*gorgonia.Node, error) {
 
 // run computes y from x, with the weights w.
 func (l *bidirectional) run(w []float32, x compute.RecurrentInput) {
-	n, H, split := len(l.order), l.shape.H, len(l.forward.gradient)
-	one := packed(l.forward.y.flat, H)
+	split := len(l.forward.gradient)
 	l.forward.run(w[:split:split], x)
-	l.dev.CopyRows(l.half(l.y.flat, 0), one, n, H, nil, false)
+	l.copyHalf(l.y.flat, l.forward, nil, true)
 	l.second.run(w[split:], l.reverse(x))
-	l.dev.CopyRows(l.half(l.y.flat, 1), one, n, H, l.order, false)
+	l.copyHalf(l.y.flat, l.second, l.order, true)
 }
 
 // reverse returns the reversed input.
@@ -124,20 +131,19 @@ func (l *bidirectional) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (
 
 // backward computes the gradients of the weights and, unless it is nil, dx.
 func (l *bidirectional) backward(x compute.RecurrentInput, dy, dx []float32) {
-	n, H, D := len(l.order), l.shape.H, l.shape.D
-	one := l.forward.y.flat
-	l.dev.CopyRows(packed(one, H), l.half(dy, 0), n, H, nil, false)
-	l.forward.backward(one, dx)
-	l.dev.CopyRows(packed(one, H), l.half(dy, 1), n, H, l.order, false)
+	n, D := len(l.order), l.shape.D
+	l.copyHalf(dy, l.forward, nil, false)
+	l.forward.backward(l.forward.y.flat, dx)
+	l.copyHalf(dy, l.second, l.order, false)
 	if dx == nil {
-		l.second.backward(one, nil)
+		l.second.backward(l.second.y.flat, nil)
 		return
 	}
 	if &dy[0] != &l.spare[0] {
 		panic(fmt.Sprintf("model: %s is given %p, and overwrites %p", l.name, &dy[0], &l.spare[0]))
 	}
 	l.reverse(x) // other layers have used the memory since
-	l.second.backward(one, l.spare)
+	l.second.backward(l.second.y.flat, l.spare)
 	l.dev.CopyRows(packed(dx, D), packed(l.spare, D), n, D, l.order, true)
 }
 

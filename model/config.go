@@ -39,6 +39,8 @@ type Config struct {
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
 	Skip bool
+	// HiddenBackward is the width of the second direction of a Labeller's layers; 0: Hidden.
+	HiddenBackward int
 	// DeepInput, DeepTransition and DeepOutput are how many layers y = tanh(W x + b), H wide each,
 	// lie between the input and the first recurrent layer, between the hidden states of two steps
 	// (of every layer, see compute.NewRecurrent), and before the output layer (Pascanu et al. 2014,
@@ -84,6 +86,9 @@ func (c Config) Validate() error {
 	}
 	if c.Hidden < 1 || c.Hidden > maxWidth {
 		return fmt.Errorf("--hidden %d: must be 1 to %d", c.Hidden, maxWidth)
+	}
+	if c.HiddenBackward < 0 || c.HiddenBackward > maxWidth {
+		return fmt.Errorf("--hidden-backward %d: must be 0 to %d", c.HiddenBackward, maxWidth)
 	}
 	if c.Layers < 1 || c.Layers > maxLayers {
 		return fmt.Errorf("--layers %d: must be 1 to %d", c.Layers, maxLayers)

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"gonum.org/v1/gonum/mat"
+
+	"rondo/compute"
 )
 
 // InitKind is a family of initial weight distributions.
@@ -94,8 +96,8 @@ func initial(c Config, views []View) []float32 {
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng, views)
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
-			for i := range c.Hidden {
-				v.of(flat)[gate*c.Hidden+i] += float32(c.ForgetBias)
+			for i := range v.hidden(c.Cell) {
+				v.of(flat)[gate*v.hidden(c.Cell)+i] += float32(c.ForgetBias)
 			}
 		}
 	}
@@ -119,13 +121,14 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 		fillNormal(x, rng, c.Init.STD)
 	case !matrix: // zero
 	case kind == Orthogonal && v.role == roleRecurrent:
-		for block := 0; block < len(x); block += c.Hidden * c.Hidden {
-			fillOrthogonal(x[block:block+c.Hidden*c.Hidden], rng, c.Hidden)
+		H := v.hidden(c.Cell)
+		for block := 0; block < len(x); block += H * H {
+			fillOrthogonal(x[block:block+H*H], rng, H)
 		}
 	default:
 		rows, columns := v.Shape[0], v.Shape[1]
 		if v.role == roleInput || v.role == roleRecurrent {
-			rows = c.Hidden // of one gate
+			rows = v.hidden(c.Cell) // of one gate
 		}
 		fillUniform(x, rng, math.Sqrt(6/float64(rows+columns)))
 	}
@@ -141,7 +144,15 @@ func (c Config) fanIn(v View, views []View) int {
 	case roleDenseBias:
 		return find(views, strings.Replace(v.Name, ".bias", ".weight", 1)).Shape[1]
 	}
-	return c.Hidden
+	return v.hidden(c.Cell)
+}
+
+// hidden is the width of the hidden state of the recurrent layer that has the tensor.
+func (v View) hidden(cell compute.Cell) int {
+	if v.role == rolePeephole {
+		return v.Len / cell.Peepholes()
+	}
+	return v.Shape[0] / cell.Gates()
 }
 
 // fillUniform draws from U(-bound, bound).

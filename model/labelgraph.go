@@ -69,8 +69,11 @@ func (g *labelGraph) build(nodes *gorgonia.ExprGraph, memory *labelMemory) (cost
 	}
 	dx := g.inputGradient(0, W)
 	if c.Pool != PoolNone {
-		rows := c.Rows(g.T)
-		g.pool = newPooling(l.dev, c.Pool, g.lengths, W/c.Hidden,
+		rows, widths := c.Rows(g.T), []int{c.Hidden}
+		if c.Bidirectional {
+			widths = append(widths, g.hiddenOf(true))
+		}
+		g.pool = newPooling(l.dev, c.Pool, g.lengths, widths,
 			cut(memory.pooled, rows, g.B, W), dx)
 		if x, err = g.pool.apply(x); err != nil {
 			return nil, nil, err

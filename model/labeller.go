@@ -13,12 +13,13 @@ type LabellerConfig struct {
 	Cell   compute.Cell
 	Vocab  int // V
 	Embed  int // E; 0 is one-hot input
-	Hidden int // H, of each direction
+	Hidden int // H, of each direction unless there is HiddenBackward
 	Layers int // L
 	// Bidirectional gives every layer a second direction, which reads each example from its end
 	// (Schuster and Paliwal 1997). The next layer reads both: W = 2H columns, the forward direction
-	// first.
-	Bidirectional bool
+	// first. HiddenBackward, if not 0, is the second direction's width: then W = H+HiddenBackward.
+	Bidirectional  bool
+	HiddenBackward int
 
 	Dropout      float64 // of every layer's output, the last one's too
 	DropoutInput float64
@@ -45,7 +46,8 @@ type LabellerConfig struct {
 // network is the configuration of the Model with the same embedding and cells.
 func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
-		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
+		HiddenBackward: c.HiddenBackward,
+		Layers:         c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
@@ -63,6 +65,10 @@ func (c LabellerConfig) Validate() error {
 	}
 	if !c.Pool.known() {
 		return fmt.Errorf("--pool: %d is not a way to pool", int(c.Pool))
+	}
+	if c.HiddenBackward > 0 && !c.Bidirectional {
+		return fmt.Errorf("--hidden-backward %d is for --bidirectional: give it",
+			c.HiddenBackward)
 	}
 	if (c.Pool == PoolPlaces) != (c.Places > 0) {
 		return fmt.Errorf("model: labels at %d places, and the pooling is %v", c.Places, c.Pool)

@@ -17,6 +17,7 @@ type labelTrace struct {
 	T, B, V       int
 	E, H, C       int
 	Bidirectional bool
+	Backward      int `json:"hidden_backward"`
 	Pool          string
 	Dropout       float64
 	DropoutInput  float64 `json:"dropout_input"`
@@ -40,7 +41,7 @@ type labelTrace struct {
 // TestPyTorchTraceOfLabellers compares labellers with PyTorch over packed sequences: the last
 // layer's outputs, the logits, the loss and every gradient agree, in graphs of several lengths.
 func TestPyTorchTraceOfLabellers(t *testing.T) {
-	forTraces(t, "testdata/labeller-*.json", 17, func(t *testing.T, file string) {
+	forTraces(t, "testdata/labeller-*.json", 18, func(t *testing.T, file string) {
 		var want labelTrace
 		readTrace(t, file, &want)
 		for _, most := range []int{want.T, 7, 30} {
@@ -60,7 +61,8 @@ func checkLabelTrace(t *testing.T, want labelTrace, most int) {
 	}
 	input, transition, output := deep(want.Deep)
 	l := newLabeller(t, LabellerConfig{Cell: cell, Vocab: want.V, Embed: want.E, Hidden: want.H,
-		Layers: want.Layers, Bidirectional: want.Bidirectional, Dropout: want.Dropout,
+		Layers: want.Layers, Bidirectional: want.Bidirectional, HiddenBackward: want.Backward,
+		Dropout:      want.Dropout,
 		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
 		Skip: want.Skip, LabelSmoothing: want.Smoothing, Labels: want.C, Pool: pool,
 		DeepInput: input, DeepTransition: transition, DeepOutput: output, Seed: want.Seed})
@@ -163,7 +165,7 @@ func labellers() map[string]LabellerConfig {
 				c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1
 				all[cell.String()+"/deep"] = c
 			case PoolLast:
-				c.Skip = true
+				c.Skip, c.HiddenBackward = true, 7
 				all[cell.String()+"/skip"] = c
 			default:
 				c.LayerNorm, c.Skip, c.Dropout = true, true, 0

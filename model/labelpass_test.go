@@ -331,6 +331,9 @@ func TestPassSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forLabellers(t, func(t *testing.T, c LabellerConfig) {
 		c.Hidden, c.Labels, c.Vocab = 16, 16, 50
+		if c.HiddenBackward > 0 {
+			c.HiddenBackward = 32
+		}
 		if c.Embed > 0 {
 			c.Embed = 32
 		}

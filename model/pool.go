@@ -57,19 +57,21 @@ type half struct {
 	to        []int32 // for each row of x the row of y that takes it; -1: none
 }
 
-// newPooling makes the operator. lengths are the examples' lengths, [B], set before a run.
-func newPooling(dev compute.Device, kind Pool, lengths []int32, directions int,
+// newPooling makes the operator. widths are the directions' columns of x. lengths are the examples'
+// lengths, [B], set before a run.
+func newPooling(dev compute.Device, kind Pool, lengths []int32, widths []int,
 	y, dx *buffer) *pooling {
 	s := dx.value.Shape() // [T, B, W]
 	p := &pooling{dev: dev, kind: kind, T: s[0], B: s[1], lengths: lengths, y: y, dx: dx}
 	if kind == PoolPlaces {
-		directions = 1
+		widths = []int{s[2]}
 	}
 	if kind == PoolLast || kind == PoolPlaces {
-		width := s[2] / directions
-		for i := range directions {
-			p.halves = append(p.halves, half{at: i * width, width: width,
+		at := 0
+		for _, width := range widths {
+			p.halves = append(p.halves, half{at: at, width: width,
 				from: make([]int32, y.value.Shape()[0]*p.B), to: make([]int32, p.T*p.B)})
+			at += width
 		}
 	}
 	return p

@@ -25,7 +25,15 @@ type stackConfig struct {
 // width is W, the width of a layer's output.
 func (c stackConfig) width() int {
 	if c.bidirectional {
-		return 2 * c.Hidden
+		return c.Hidden + c.hiddenOf(true)
+	}
+	return c.Hidden
+}
+
+// hiddenOf is the width of a direction.
+func (c stackConfig) hiddenOf(reverse bool) int {
+	if reverse && c.HiddenBackward > 0 {
+		return c.HiddenBackward
 	}
 	return c.Hidden
 }
@@ -39,6 +47,13 @@ func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
 	if s.D += c.context + c.attended; k > 0 {
 		s.D = c.width()
 	}
+	return s
+}
+
+// directionShape is the shape of a direction of a layer.
+func (c stackConfig) directionShape(d direction, T, B int) compute.RecurrentShape {
+	s := c.layerShape(d.layer, T, B)
+	s.H = c.hiddenOf(d.reverse)
 	return s
 }
 
@@ -76,7 +91,7 @@ func (c stackConfig) layout(l *layouter) {
 			l.add(roleNormWeight, c.normName(d.layer, "weight"), c.width())
 			l.add(roleNormBias, c.normName(d.layer, "bias"), c.width())
 		}
-		l.layer(c.layerShape(d.layer, 1, 1), d.name)
+		l.layer(c.directionShape(d, 1, 1), d.name)
 	}
 	l.perceptron(c.prefix+deepInput, c.DeepInput, c.rowWidth(), c.Hidden)
 	if c.Embed > 0 {
@@ -105,7 +120,7 @@ func (c stackConfig) finishes(views []View) []int {
 func (c stackConfig) kernelSize(on compute.Sizer, T, B int) (size compute.Size) {
 	for _, d := range c.directions() {
 		ids := d.layer == 0 && c.Embed == 0
-		size = size.And(compute.RecurrentSize(on, c.layerShape(d.layer, T, B), false, ids))
+		size = size.And(compute.RecurrentSize(on, c.directionShape(d, T, B), false, ids))
 	}
 	if c.DeepInput > 0 {
 		size = size.And(compute.PerceptronSize(on, c.deepInput(T*B)))
@@ -117,7 +132,7 @@ func (c stackConfig) kernelSize(on compute.Sizer, T, B int) (size compute.Size) 
 // share it.
 type stackMemory struct {
 	activations           // W for H; embedded is the first layer's input
-	one         []float32 // one direction's output, or its gradient: [T, B, H]
+	one         []float32 // one direction's output, or its gradient: [T, B, its width]
 	reversed    []float32 // a layer's input, reversed: [T, B, D]
 	before      []float32 // states before a sequence, [States, B, H]: zeros
 	after       []float32 // the directions' states after it, [L*directions, States, B, H]
@@ -130,14 +145,14 @@ func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B 
 	wide.Hidden = c.width()
 	m.activations.allocate(wide, alloc, T, B)
 	if c.bidirectional {
-		m.one = alloc(T * B * c.Hidden)
+		m.one = alloc(T * B * max(c.Hidden, c.hiddenOf(true)))
 		widest := wide.Embed
 		if c.Layers > 1 || c.DeepInput > 0 {
 			widest = max(widest, c.width())
 		}
 		m.reversed = alloc(T * B * widest)
 	}
-	n := c.Cell.States() * c.layerShape(0, T, B).B * c.Hidden
+	n := c.Cell.States() * c.layerShape(0, T, B).B * max(c.Hidden, c.HiddenBackward)
 	m.before = alloc(n)
 	m.after = alloc(len(c.directions()) * n)
 }
@@ -266,9 +281,13 @@ func (s *stack) addLayer(k int) {
 		}
 	}
 	s.layers = append(s.layers, b)
-	one := cut(s.memory.one, s.T, s.B, c.Hidden)
-	b.forward = s.newDirection(c.direction(k, false), shape, one, 2*k, false)
-	b.second = s.newDirection(c.direction(k, true), shape, one, 2*k+1, k == 0)
+	side := func(d direction, at int) *Layer {
+		shape := c.directionShape(d, s.T, s.B)
+		return s.newDirection(d, shape, cut(s.memory.one, s.T, s.B, shape.H), at,
+			d.reverse && k == 0)
+	}
+	b.forward = side(c.direction(k, false), 2*k)
+	b.second = side(c.direction(k, true), 2*k+1)
 }
 
 // newDirection makes one direction of a recurrent layer, whose state is the memory's at this place

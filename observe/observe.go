@@ -21,6 +21,7 @@ import (
 	"rondo/cluster/meet"
 	"rondo/dashboard"
 	"rondo/internal/app"
+	"rondo/internal/certs"
 	"rondo/telemetry/metrics"
 )
 
@@ -48,6 +49,10 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	if _, _, err := net.SplitHostPort(cfg.Listen); err != nil {
 		return app.Usagef("--listen %q is not host:port: %w", cfg.Listen, err)
+	}
+	if certs.Exposed(cfg.Listen) && !cfg.Meet.Insecure {
+		return app.Usagef("--listen %s is open to other machines, and the page is plain HTTP: "+
+			"give --insecure to let anybody there read it", cfg.Listen)
 	}
 	if _, err := cfg.Meet.Identity(); err != nil { // fail before the wait for etcd
 		return err

@@ -126,11 +126,14 @@ func TestWrongConfig(t *testing.T) {
 	ok := meet.Config{Etcd: []string{"127.0.0.1:1"}, Job: "demo"}
 	tls := ok
 	tls.TLS = "nowhere"
+	insecure := ok
+	insecure.Insecure = true
 	for want, cfg := range map[string]Config{
 		"--listen":         {Meet: ok, Listen: "8080"},
 		"--etcd":           {Meet: meet.Config{Job: "demo"}, Listen: ":0"},
 		"nowhere":          {Meet: tls, Listen: "127.0.0.1:0"},
-		"--listen: listen": {Meet: ok, Listen: "192.0.2.1:1"},
+		"--listen: listen": {Meet: insecure, Listen: "192.0.2.1:1"},
+		"--insecure":       {Meet: ok, Listen: "192.0.2.1:1"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		err := Run(ctx, cfg)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
+
+	"rondo/internal/printable"
 )
 
 // BarView shows a progress bar on a terminal and writes the lines of other events above it.
@@ -43,7 +45,7 @@ func (v *BarView) Show(e Event) error {
 	}
 	if !ok {
 		// The container expects each write to end with its line.
-		_, err := fmt.Fprintln(v.progress, strings.TrimRight(e.line(), "\n"))
+		_, err := fmt.Fprintln(v.progress, printable.Text(strings.TrimRight(e.line(), "\n")))
 		return err
 	}
 	state := barState{step: step, firstStep: step.Step, firstTime: v.now()}

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"rondo/internal/printable"
 )
 
 // An Event is something that happened in a job. In its JSON the first member, "event", is its name.
@@ -365,7 +367,7 @@ func (v *PlainView) Show(e Event) error {
 	if step, ok := e.(Step); ok && v.Times {
 		line += "  " + step.times()
 	}
-	_, err := fmt.Fprintln(v.w, line)
+	_, err := fmt.Fprintln(v.w, printable.Text(line))
 	return err
 }
 

@@ -389,7 +389,7 @@ func (j job) runRank(ctx context.Context, rank int, ring sumRing, o *outcome) er
 	if j.summer != nil {
 		by.summer = j.summer(rank, at, ring)
 	}
-	restore := func(context.Context, agree.Reason) (*Snapshot, error) {
+	restore := func(context.Context, agree.Reason, int64) (*Snapshot, error) {
 		if j.reload != nil {
 			return j.reload(trainer), nil
 		}

@@ -23,9 +23,9 @@ type Ring struct {
 	Names      []string // the ranks' names in messages; nil: their numbers
 }
 
-// Restore finds the snapshot to resume from; nil: there is none. It may run in a goroutine of its
-// own, and must end when ctx does. Join waits for it.
-type Restore func(ctx context.Context, why agree.Reason) (*Snapshot, error)
+// Restore finds the snapshot to resume from, of a step after the given one; nil: there is none. It
+// may run in a goroutine of its own, and must end when ctx does. Join waits for it.
+type Restore func(ctx context.Context, why agree.Reason, after int64) (*Snapshot, error)
 
 // Join enters a ring: the ranks agree on the state to resume from and on who has which lanes (see
 // agree.Join). Restore is called on rank 0 only. If Join fails, a rank keeps its state, unless
@@ -64,9 +64,11 @@ func (t *Trainer) agree(ctx context.Context, restore Restore) (agree.Joined, err
 		Shards: t.slots, Compare: t.cfg.CheckEvery > 0, Replayer: t.task,
 		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice}
 	if restore != nil {
-		j.Look = func(ctx context.Context, why agree.Reason) (func() error, error) {
-			s, err := restore(ctx, why)
-			if s == nil || err != nil {
+		j.Look = func(
+			ctx context.Context, why agree.Reason, after int64,
+		) (func() error, error) {
+			s, err := restore(ctx, why, after)
+			if s == nil || err != nil || s.Progress.Step <= after {
 				return nil, err
 			}
 			return func() error { return t.load(s) }, nil

@@ -23,7 +23,7 @@ func goesOn(t *testing.T, j job, snapshot *Snapshot, oracle *outcome) {
 		t.Fatal(err)
 	}
 	e := newElastic(t, j, 2)
-	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return &read, nil }
+	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) { return &read, nil }
 	e.ring(breakage{}, 0, 1)
 	e.allDone(0, 1)
 	e.matches(1, oracle)

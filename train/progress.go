@@ -69,8 +69,8 @@ func (p *Progress) record(epoch int64, loss float64, skipped bool) {
 // validate checks for values that no run can leave behind.
 func (p *Progress) validate(steps int64) error {
 	if p.Step > steps {
-		return fmt.Errorf("the checkpoint is of step %d, past the job's last, %d: raise --steps "+
-			"or --epochs", p.Step, steps)
+		return fmt.Errorf("step %d is past the job's last, %d: raise --steps or --epochs", p.Step,
+			steps)
 	}
 	counts := p.Step >= 0 && p.Epoch >= 0 && p.Updates >= 0 && p.Nonfinite >= 0 &&
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
@@ -80,7 +80,7 @@ func (p *Progress) validate(steps int64) error {
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)
 	sums = sums && p.Validation.valid(p.Step)
 	if !counts || !sums || !finite {
-		return fmt.Errorf("the checkpoint's progress contradicts itself: %+v", *p)
+		return fmt.Errorf("the progress contradicts itself: %+v", *p)
 	}
 	return nil
 }

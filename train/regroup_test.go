@@ -163,7 +163,7 @@ func TestTwoNeighboursLost(t *testing.T) {
 	for _, saved := range []bool{true, false} {
 		j := elasticJob(9)
 		e := newElastic(t, j, 4)
-		e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+		e.restore = func(_ context.Context, why agree.Reason, _ int64) (*Snapshot, error) {
 			if !saved || why == agree.NoState {
 				return nil, nil
 			}
@@ -171,7 +171,7 @@ func TestTwoNeighboursLost(t *testing.T) {
 		}
 		for call := 1; e.workers[0].result.Progress.Step != 6; call++ { // until it breaks in step 7
 			*e = *newElastic(t, j, 4)
-			e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+			e.restore = func(_ context.Context, why agree.Reason, _ int64) (*Snapshot, error) {
 				if !saved || why == agree.NoState {
 					return nil, nil
 				}
@@ -266,7 +266,7 @@ func TestReplayIsShort(t *testing.T) {
 	}
 	regroupAt(e, 0, after+1)
 	var got []float32
-	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
+	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
 		if n := len(e.workers[0].notices); n != 0 {
 			t.Errorf("%d notices before it is known whether there is a snapshot", n)
 		}
@@ -444,7 +444,9 @@ func TestJoinRefuses(t *testing.T) {
 // A Join fails and leaves no state if the snapshot does not fit or cannot be found.
 func TestRestoreFails(t *testing.T) {
 	e := newElastic(t, elasticJob(4), 2)
-	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return nil, errTest }
+	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
+		return nil, errTest
+	}
 	e.ring(breakage{}, 0, 1)
 	if err := e.workers[0].err; !errors.Is(err, errTest) || e.workers[0].trainer.HasState() {
 		t.Errorf("%v", err)

@@ -59,7 +59,7 @@ func TestShardsThatDiffer(t *testing.T) {
 				j.shardCopies, j.config.CheckEvery = 2, c.check
 				flipSlot(&j, holding, 4)
 				e := newElastic(t, j, 4)
-				e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+				e.restore = func(_ context.Context, why agree.Reason, _ int64) (*Snapshot, error) {
 					if !saved || why == agree.NoState {
 						return nil, nil
 					}

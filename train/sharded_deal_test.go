@@ -90,7 +90,7 @@ func lostInStep(t *testing.T, j job, saved bool, dead ...int) *elastic {
 	t.Helper()
 	for call := 1; ; call++ {
 		e := newElastic(t, j, 4)
-		e.restore = func(_ context.Context, why agree.Reason) (*Snapshot, error) {
+		e.restore = func(_ context.Context, why agree.Reason, _ int64) (*Snapshot, error) {
 			if !saved || why == agree.NoState {
 				return nil, nil
 			}
@@ -199,7 +199,7 @@ func oneKnows(t *testing.T, j job, call *int) *elastic {
 	t.Helper()
 	for ; ; *call++ {
 		e := newElastic(t, j, 4)
-		e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
+		e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
 			if len(e.workers[0].saved) == 0 {
 				return nil, nil
 			}

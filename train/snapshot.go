@@ -70,7 +70,7 @@ func (k *snapshotter) withoutSlots() *Snapshot {
 // load sets this rank's state from a snapshot.
 func (k *snapshotter) load(s *Snapshot) error {
 	if err := s.Progress.validate(k.cfg.Steps); err != nil {
-		return err
+		return fmt.Errorf("the checkpoint: %w", err)
 	}
 	names := k.slotNames()
 	named := func(slot Slot, name string) bool { return slot.Name == name }

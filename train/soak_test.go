@@ -51,7 +51,7 @@ func TestManyFaults(t *testing.T) {
 func manyFaults(t *testing.T, j job, seed uint64, oracle *outcome) (faults int, replayed bool) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	e := newElastic(t, j, 3)
-	e.restore = func(context.Context, agree.Reason) (*Snapshot, error) {
+	e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
 		var newest *Snapshot
 		for _, h := range e.workers {
 			for _, s := range h.saved {

@@ -1,6 +1,7 @@
 package train
 
 import (
+	"fmt"
 	"sync/atomic"
 
 	"rondo/compute"
@@ -74,6 +75,15 @@ func (m member) StartFresh() error {
 	t.pending, t.stopped, t.hasState = false, false, true
 	t.laneStates.At(t.version()).Zero()
 	return t.slots.Fresh()
+}
+
+// Check implements agree.State.
+func (m member) Check(of agree.Standing[Progress]) error {
+	if of.Version.Step != of.Progress.Step {
+		return fmt.Errorf("step %d, with the progress of step %d", of.Version.Step,
+			of.Progress.Step)
+	}
+	return of.Progress.validate(m.t.cfg.Steps)
 }
 
 func (m member) Overwrite(by agree.Version) {

@@ -373,7 +373,9 @@ func TestSecondMomentStaysHeld(t *testing.T) {
 	} {
 		run := func(j job, workers int, from *Snapshot) *Snapshot {
 			e := newElastic(t, j, workers)
-			e.restore = func(context.Context, agree.Reason) (*Snapshot, error) { return from, nil }
+			e.restore = func(context.Context, agree.Reason, int64) (*Snapshot, error) {
+				return from, nil
+			}
 			all := []int{0, 1}[:workers]
 			e.ring(breakage{}, all...)
 			e.allDone(all...)

@@ -10,6 +10,7 @@ import (
 
 	"rondo/cluster/meet"
 	"rondo/internal/app"
+	"rondo/job/jobspec"
 )
 
 // Command returns the command `worker --etcd … --job …`.
@@ -24,6 +25,8 @@ func Command() *cobra.Command {
 		"end when standard input closes; leave it to the coordinator to report why the job failed")
 	device := c.Flags().String("device", "", "this worker's device, for example cuda:1; "+
 		"default: the job's")
+	var allow jobspec.Allow
+	allow.AddFlags(c.Flags())
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *supervised {
 			go endWith(cmd.InOrStdin())
@@ -36,7 +39,7 @@ func Command() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		did, err := Run(cmd.Context(), Config{Config: where, Device: *device})
+		did, err := Run(cmd.Context(), Config{Config: where, Device: *device, Allow: allow})
 		var reported *reportedError
 		if *supervised && errors.As(err, &reported) {
 			return &app.ToldError{Err: err}

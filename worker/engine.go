@@ -10,6 +10,7 @@ import (
 
 	"rondo/allreduce/compress"
 	"rondo/audit"
+	"rondo/checkpoint"
 	"rondo/compute"
 	"rondo/internal/app"
 	"rondo/job"
@@ -220,11 +221,14 @@ func (e *lostStateError) Unwrap() error { return e.error }
 // restore implements train.Restore. If storage fails, a job without any state ends. A job that has
 // lost only some lanes' states goes on without the checkpoint.
 func (e *engine) restore(
-	ctx context.Context, reason agree.Reason,
+	ctx context.Context, reason agree.Reason, after int64,
 ) (*train.Snapshot, error) {
 	resume := e.worker.pulse.pause()
+	defer resume()
+	if reason == agree.Behind {
+		return e.readLater(ctx, after)
+	}
 	snapshot, err := e.readStart(ctx)
-	resume()
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -253,6 +257,31 @@ func (e *engine) readStart(ctx context.Context) (*train.Snapshot, error) {
 	if err != nil || found == nil {
 		return nil, err
 	}
+	return e.read(ctx, found)
+}
+
+// readLater reads this run's newest checkpoint if it is of a later step than the state that the
+// ring's workers have: they were put out, and the others went on, saved their state and left. If
+// storage does not answer for a while, the ring goes on without.
+func (e *engine) readLater(ctx context.Context, after int64) (*train.Snapshot, error) {
+	looking, cancel := context.WithTimeout(ctx, e.patience())
+	defer cancel()
+	found, err := e.stored.Later(looking, e.worker.spec, after)
+	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		e.worker.notice(ctx, fmt.Sprintf("whether there is a checkpoint after step %d is not "+
+			"known: %v", after, err))
+		return nil, nil
+	case found == nil:
+		return nil, nil
+	}
+	return e.read(ctx, found)
+}
+
+// read reads a checkpoint that the job continues from.
+func (e *engine) read(ctx context.Context, found *checkpoint.Checkpoint) (*train.Snapshot, error) {
 	snapshot, err := readSnapshot(ctx, found, e.trainer.NewSnapshot())
 	if err != nil {
 		return nil, err

@@ -38,7 +38,7 @@ func (s *seat) formRing(
 	}
 	seat := grpclink.Seat{Job: s.spec.Job, Generation: allreduce.Generation(s.plan.Generation),
 		Rank: allreduce.Rank(slices.Index(ranks, allreduce.Rank(s.rank))), World: len(ranks),
-		Circle: circle, Ranks: ranks}
+		Circle: circle, Ranks: ranks, Nonce: s.plan.Nonce}
 	links, err := s.connect(ctx, seat, addresses)
 	if err != nil {
 		return nil, err

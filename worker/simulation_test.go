@@ -27,6 +27,7 @@ import (
 var (
 	simSeed  = flag.Uint64("seed", 0, "replay this one simulation")
 	simSeeds = flag.Uint64("seeds", 200, "how many simulations to run")
+	simFault = flag.Duration("fault", 5*time.Second, "how long a fault lasts at most")
 )
 
 // simSeedsShort is the number of simulations with -short.
@@ -209,7 +210,7 @@ func (w *world) isOver() bool {
 // fault causes one fault.
 func (w *world) fault() {
 	workers := w.alive()
-	for_ := time.Duration(w.random.Int64N(int64(5 * time.Second)))
+	for_ := time.Duration(w.random.Int64N(int64(*simFault)))
 	pick := func() string {
 		if len(workers) == 0 {
 			return ""

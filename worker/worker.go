@@ -25,6 +25,7 @@ import (
 	"rondo/compute"
 	"rondo/internal/app"
 	"rondo/internal/certs"
+	"rondo/internal/connlimit"
 	"rondo/internal/health"
 	"rondo/job"
 	"rondo/job/jobspec"
@@ -35,6 +36,13 @@ import (
 const (
 	farewellTimeout = 5 * time.Second // to report why this worker ends
 	leaveTimeout    = 3 * time.Second // to end the registration
+)
+
+// A worker has at most this many open connections at its port for each worker of the ring, and more
+// for those of the next ring.
+const (
+	connectionsPerWorker = 4
+	moreConnections      = 32
 )
 
 // fabric is a worker's access to etcd and the ring's network.
@@ -51,6 +59,8 @@ type fabric struct {
 type Config struct {
 	meet.Config
 	Device string // --device; empty: the job's
+	// Allow is what the job's spec may name on this machine.
+	Allow jobspec.Allow
 }
 
 // validate returns a usage error for invalid flags.
@@ -73,6 +83,7 @@ type worker struct {
 	name       string         // of the process; a member's id begins with it
 	member     cluster.Member // the current or last registration
 	own        string         // its own --device; empty: the job's
+	allow      jobspec.Allow
 	device     compute.Device // nil before it is opened
 	engine     *engine        // nil before the first ring
 	hasTrained bool           // this worker has trained in a ring
@@ -99,6 +110,9 @@ func Run(ctx context.Context, cfg Config) (did string, err error) {
 	if err := cfg.validate(); err != nil {
 		return "", err
 	}
+	if err := cfg.CheckListeners(ctx); err != nil {
+		return "", err
+	}
 	w := newWorker(cfg)
 	stop, err := health.Serve(cfg.Health, health.Checks{Started: w.started.Is, Ready: w.ready.Is,
 		Alive: w.alive})
@@ -123,7 +137,7 @@ func newWorker(cfg Config) *worker {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	w := &worker{reports: reports{log: log}, own: cfg.Device}
+	w := &worker{reports: reports{log: log}, own: cfg.Device, allow: cfg.Allow}
 	number := int(time.Now().UnixNano() % 1e9)
 	w.name = fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), number)
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
@@ -236,6 +250,9 @@ func (w *worker) left() string {
 
 // serve opens the corpus, the device and the listeners, and then works.
 func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
+	if err := w.allow.Check(w.spec); err != nil {
+		return err
+	}
 	if w.data, err = job.OpenData(ctx, w.spec); err != nil {
 		return err
 	}
@@ -252,8 +269,12 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	w.member.Address, w.member.Device = listener.Addr().String(), w.device.Name()
 	w.member.Identity = jobspec.Identity(w.spec, w.data.Fingerprint())
 	way := linkedBy(w.spec)
-	links, err := grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
-		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way})
+	var links *grpclink.Server
+	bounded := connlimit.New(listener, func() int {
+		return connectionsPerWorker*links.World() + moreConnections
+	})
+	links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
+		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way, Keep: bounded.Keep})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -279,7 +300,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	links.Register(server)
 	local := links.ListenLocal() // before other workers can ask for it
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(bounded) }()
 	var beside sync.WaitGroup
 	if local != nil {
 		beside.Go(func() { _ = server.Serve(local) }) // after an error, TCP serves

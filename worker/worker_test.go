@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -48,7 +50,7 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 	results := make(chan error, spec.Workers)
 	for range spec.Workers {
 		go func() {
-			_, err := worker.Run(ctx, worker.Config{Config: where})
+			_, err := worker.Run(ctx, worker.Config{Config: where, Allow: allowed(spec)})
 			results <- err
 		}()
 	}
@@ -72,6 +74,12 @@ func run(t *testing.T, spec *rondov1.JobSpec) (events []*rondov1.Event, errs []e
 		errs = append(errs, <-results)
 	}
 	return events, errs
+}
+
+// allowed is what a worker of a spec may open.
+func allowed(spec *rondov1.JobSpec) jobspec.Allow {
+	return jobspec.Allow{Paths: []string{spec.Corpus, spec.CheckpointDir},
+		Inject: spec.Inject != ""}
 }
 
 func small() *rondov1.JobSpec {
@@ -167,5 +175,59 @@ func TestWrongInputIsTold(t *testing.T) {
 	last := events[len(events)-1].GetFailure()
 	if last == nil || !last.Usage || !strings.Contains(last.Text, "/nowhere/book.txt") {
 		t.Errorf("last event %v, results %v", events[len(events)-1], errs)
+	}
+}
+
+// TestStrangersSpec: a worker reads no byte of a file that a stranger's spec names, and tells the
+// person who started it why.
+func TestStrangersSpec(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	ctx, cancel := context.WithTimeout(t.Context(), jobTimeout)
+	defer cancel()
+	etcd, err := local.StartEtcd(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	secret := filepath.Join(t.TempDir(), ".aws", "credentials")
+	if err := os.MkdirAll(filepath.Dir(secret), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	content := strings.Repeat("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG\n", 100)
+	if err := os.WriteFile(secret, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	spec := small()
+	spec.Corpus, spec.Tokenizer, spec.Workers = secret, "word", 1
+	where := meet.Config{Etcd: []string{etcd.Endpoint()}, Job: spec.Job}
+	store, err := where.Store(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	text, err := proto.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := store.PutSpec(ctx, text); err != nil {
+		t.Fatal(err)
+	}
+	// The stranger leads the job, so that a worker which obeys would train.
+	leading, stop := context.WithCancel(ctx)
+	led := make(chan error, 1)
+	go func() {
+		_, err := coordinator.Run(leading, coordinator.Config{Config: where})
+		led <- err
+	}()
+	_, err = worker.Run(ctx, worker.Config{Config: where})
+	stop()
+	<-led
+	if err == nil || !strings.Contains(err.Error(), "--corpus") ||
+		!strings.Contains(err.Error(), "--allow-path") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("the worker obeyed: %v", err)
+	}
+	cached, err := filepath.Glob(filepath.Join(os.Getenv("XDG_CACHE_HOME"), "*", "*"))
+	if err != nil || len(cached) > 0 {
+		t.Errorf("it read the file: %v, %v", cached, err)
 	}
 }

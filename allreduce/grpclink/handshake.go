@@ -1,6 +1,9 @@
 package grpclink
 
 import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -19,6 +22,7 @@ type Seat struct {
 	Generation allreduce.Generation // at least 1
 	Rank       allreduce.Rank       // place in this ring
 	World      int                  // of this ring
+	Nonce      string               // of the generation's plan; neighbours prove that they know it
 
 	// Circle names the ring among the generation's rings. Ranks names the members of a ring with
 	// only some of the generation's workers, in ring order; nil: each member's name is its place.
@@ -76,7 +80,17 @@ func (s Seat) successor() allreduce.Rank { return (s.Rank + 1) % allreduce.Rank(
 // expects the other to have.
 type hello struct {
 	Seat
-	to allreduce.Rank
+	to     allreduce.Rank
+	answer bool   // it is the successor's
+	proof  string // that the sender knows the nonce; only of a hello that was received
+}
+
+// prove returns a proof that the sender of this hello knows the nonce.
+func (h hello) prove(nonce string) string {
+	mac := hmac.New(sha256.New, []byte(nonce))
+	fmt.Fprintf(mac, "%q %d %d %d %d %q %t", h.Job, h.Generation, h.Rank, h.to, h.World, h.Circle,
+		h.answer)
+	return string(mac.Sum(nil))
 }
 
 // Metadata keys. A value may hold any bytes if its key ends in -bin.
@@ -88,6 +102,7 @@ const (
 	keyTo         = "rondo-to-rank"
 	keyWorld      = "rondo-world"
 	keyCircle     = "rondo-circle" // absent for CircleAll
+	keyProof      = "rondo-proof-bin"
 	keyAbort      = "rondo-abort-bin"
 )
 
@@ -102,6 +117,7 @@ func (h hello) metadata() metadata.MD {
 		keyFrom, strconv.Itoa(int(h.Rank)),
 		keyTo, strconv.Itoa(int(h.to)),
 		keyWorld, strconv.Itoa(h.World),
+		keyProof, h.prove(h.Nonce),
 	)
 	if h.Circle != CircleAll {
 		md.Set(keyCircle, string(h.Circle))
@@ -120,6 +136,9 @@ func parseHello(md metadata.MD) (hello, error) {
 			format, framing.Version)
 	}
 	if h.Job, err = one(md, keyJob); err != nil {
+		return h, err
+	}
+	if h.proof, err = one(md, keyProof); err != nil {
 		return h, err
 	}
 	if len(h.Job) > maxJobBytes {
@@ -184,6 +203,8 @@ func (s Seat) check(h hello, from allreduce.Rank) error {
 		return fmt.Errorf("it is rank %d, this worker's neighbour is rank %d", h.Rank, from)
 	case h.to != s.Rank:
 		return fmt.Errorf("it looks for rank %d, this worker is rank %d", h.to, s.Rank)
+	case !hmac.Equal([]byte(h.proof), []byte(h.prove(s.Nonce))):
+		return errors.New("it does not know the plan's nonce")
 	}
 	return nil
 }

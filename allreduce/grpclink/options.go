@@ -38,6 +38,9 @@ const (
 	// connectTimeout limits one attempt to connect, up to the HTTP/2 preface.
 	connectTimeout = 5 * time.Second
 
+	// idleLimit ends a connection without a stream.
+	idleLimit = time.Minute
+
 	// After a failed attempt gRPC waits firstRetry, and then retryFactor longer each time, up to
 	// lastRetry. So a successor that starts is reached soon.
 	firstRetry  = 5 * time.Millisecond
@@ -63,8 +66,9 @@ func ServerOptions(creds credentials.TransportCredentials) []grpc.ServerOption {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxMetadataBytes),
 		grpc.ConnectionTimeout(connectTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			Time: framing.PingInterval, Timeout: framing.PingTimeout}),
+		grpc.SharedWriteBuffer(true), // a connection without a link needs none
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: framing.PingInterval,
+			Timeout: framing.PingTimeout, MaxConnectionIdle: idleLimit}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime:             framing.PingInterval / 2,
 			PermitWithoutStream: true,

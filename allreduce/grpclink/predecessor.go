@@ -28,6 +28,8 @@ type predecessor struct {
 	spare   chan *incoming
 	beat    chan *outgoing // the message for beats, while it is free
 
+	connection *framing.Connection // carries the stream
+
 	// receiving is held by Receive: if the stream breaks meanwhile, only Receive knows the reason.
 	receiving sync.Mutex
 

@@ -43,58 +43,65 @@ func accept(t *testing.T, w *worker, s grpclink.Seat) <-chan allreduce.Predecess
 	return links
 }
 
+// refused is what a stranger is told, whatever is wrong.
+const refused = "refused: this worker expects another neighbour"
+
 // awaitGeneration returns when the server at w has left generation 1. Until then the server makes a
 // stream of generation 1 wait; after that it refuses it.
 func awaitGeneration(t *testing.T, w *worker) {
 	t.Helper()
 	_, err := grpclink.Dial(context.Background(), w.address, seat(0, 3), w.dial)
-	if want := "generation 1 is stale"; err == nil || !strings.Contains(err.Error(), want) {
-		t.Fatalf("%v, want %q", err, want)
+	if err == nil || !strings.Contains(err.Error(), refused) {
+		t.Fatalf("%v, want %q", err, refused)
 	}
 }
 
-// TestRefusals: rank 1 of 3 of job opticks, generation 5, waits for rank 0.
+// TestRefusals: rank 1 of 3 of job opticks, generation 5, waits for rank 0, and tells nobody else
+// any of this.
 func TestRefusals(t *testing.T) {
 	w := startWorker(t, "opticks", grpclink.ServerConfig{PlanTimeout: brief})
-	self := grpclink.Seat{Job: "opticks", Generation: 5, Rank: 1, World: 3}
+	self := grpclink.Seat{Job: "opticks", Generation: 5, Rank: 1, World: 3, Nonce: "secret"}
 	links := accept(t, w, self)
-	good := grpclink.Seat{Job: "opticks", Generation: 5, Rank: 0, World: 3}
+	good := self
+	good.Rank = 0
 	awaitGeneration(t, w)
-	for _, test := range []struct {
-		name   string
-		change func(*grpclink.Seat)
-		want   []string
-	}{
-		{"job", func(s *grpclink.Seat) { s.Job = "optics" }, []string{`"optics"`, `"opticks"`}},
-		{"stale", func(s *grpclink.Seat) { s.Generation = 4 }, []string{"4 is stale", "at 5"}},
-		{"world", func(s *grpclink.Seat) { s.World = 4 }, []string{"ring of 4", "one of 3"}},
-		{"rank", func(s *grpclink.Seat) { s.Rank = 2 }, []string{"it is rank 2", "is rank 0"}},
+	for name, change := range map[string]func(*grpclink.Seat){
+		"job":      func(s *grpclink.Seat) { s.Job = "optics" },
+		"stale":    func(s *grpclink.Seat) { s.Generation = 4 },
+		"world":    func(s *grpclink.Seat) { s.World = 4 },
+		"rank":     func(s *grpclink.Seat) { s.Rank = 2 },
+		"nonce":    func(s *grpclink.Seat) { s.Nonce = "guess" },
+		"no nonce": func(s *grpclink.Seat) { s.Nonce = "" },
+		"circle":   func(s *grpclink.Seat) { s.Circle = grpclink.CircleHost },
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			s := good
-			test.change(&s)
-			start := time.Now()
-			_, err := grpclink.Dial(context.Background(), w.address, s, w.dial)
-			if err == nil {
-				t.Fatal("not refused")
-			}
-			for _, want := range append(test.want, "refused", w.address) {
-				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v, want %q in it", err, want)
+			change(&s)
+			for _, more := range []string{"", "rondo-ask-socket"} {
+				md := grpclink.Hello(s)
+				if more != "" {
+					md.Set(more, "1")
 				}
-			}
-			if took := time.Since(start); took > linktest.Moment {
-				t.Errorf("the refusal took %v", took)
+				start := time.Now()
+				err := rawStream(t, w.address, md, nil)
+				want := "FailedPrecondition desc = " + refused
+				if name == "circle" { // this worker is in none, so nobody knows its generation
+					want = "Unavailable desc = it does not have the plan of this generation yet"
+				}
+				if !strings.HasSuffix(err.Error(), want) {
+					t.Errorf("%s: %v, want %q", more, err, want)
+				}
+				if took := time.Since(start); took > linktest.Moment {
+					t.Errorf("%s: the refusal took %v", more, took)
+				}
 			}
 		})
 	}
-	t.Run("rank it looks for", func(t *testing.T) {
-		md := helloOf(good)
+	t.Run("another's proof", func(t *testing.T) {
+		md := grpclink.Hello(good)
 		md.Set("rondo-to-rank", "2")
-		err := rawStream(t, w.address, md, nil)
-		want := "it looks for rank 2, this worker is rank 1"
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, want %q", err, want)
+		if err := rawStream(t, w.address, md, nil); !strings.HasSuffix(err.Error(), refused) {
+			t.Errorf("%v, want %q", err, refused)
 		}
 	})
 	t.Run("newer than the plan", func(t *testing.T) {
@@ -103,8 +110,8 @@ func TestRefusals(t *testing.T) {
 		cfg := w.dial
 		cfg.Timeout = 3 * brief
 		_, err := grpclink.Dial(context.Background(), w.address, s, cfg)
-		if want := "still at generation 5, not at 6"; err == nil ||
-			!strings.Contains(err.Error(), want) || !errors.Is(err, context.DeadlineExceeded) {
+		if want := "does not have the plan"; err == nil || !strings.Contains(err.Error(), want) ||
+			!errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	})
@@ -115,21 +122,84 @@ func TestRefusals(t *testing.T) {
 	}
 	p := <-links
 	_, err = grpclink.Dial(context.Background(), w.address, good, w.dial)
-	want := "waits for no link of generation 5"
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("a second link: %v, want %q", err, want)
+	if err == nil || !strings.Contains(err.Error(), refused) {
+		t.Errorf("a second link: %v, want %q", err, refused)
 	}
-	// A stranger's abort does not break the link.
-	stranger := helloOf(grpclink.Seat{Job: "opticks", Generation: 4, Rank: 0, World: 3})
-	stranger.Set("rondo-abort-bin", "stranger")
-	if err := rawStream(t, w.address, stranger, nil); !strings.Contains(err.Error(), "EOF") {
-		t.Errorf("abort of another generation: %v", err)
+	// Nobody's abort breaks the link, unless it comes on the link's own connection: not even that
+	// of one who knows all.
+	for _, nonce := range []string{"", "secret"} {
+		stranger := good
+		stranger.Nonce = nonce
+		md := grpclink.Hello(stranger)
+		md.Set("rondo-abort-bin", "stranger")
+		if err := rawStream(t, w.address, md, nil); !strings.Contains(err.Error(), "EOF") {
+			t.Errorf("a stranger's abort: %v", err)
+		}
 	}
 	if p.Err() != nil {
 		t.Errorf("the link ended: %v", p.Err())
 	}
+	s.Abort("its own neighbour's")
+	<-p.Broken()
+	if p.Err() == nil || !strings.Contains(p.Err().Error(), "its own neighbour's") {
+		t.Errorf("the neighbour's abort: %v", p.Err())
+	}
 	p.Close()
 	s.Close()
+}
+
+// TestFarFuture: streams of later generations, which nothing proves, do not keep the right
+// predecessor out that comes before its successor has the plan.
+func TestFarFuture(t *testing.T) {
+	for name, far := range map[string]allreduce.Generation{"far": 1 << 40, "next": 2} {
+		t.Run(name, func(t *testing.T) {
+			w := startWorker(t, "opticks", grpclink.ServerConfig{})
+			ctx, cancel := context.WithCancel(t.Context())
+			var strangers sync.WaitGroup
+			defer strangers.Wait()
+			defer cancel()
+			opened := make(chan struct{}, 64)
+			for range 64 {
+				strangers.Go(func() {
+					s := grpclink.Seat{Job: "opticks", Generation: far, Rank: 0, World: 2}
+					cfg := w.dial
+					cfg.Dialer = func(ctx context.Context, address string) (net.Conn, error) {
+						select {
+						case opened <- struct{}{}:
+						default:
+						}
+						return new(net.Dialer).DialContext(ctx, "tcp", address)
+					}
+					if link, err := grpclink.Dial(ctx, w.address, s, cfg); err == nil {
+						t.Error("a stranger is accepted")
+						link.Close()
+					}
+				})
+			}
+			for range 32 {
+				<-opened
+			}
+			right := grpclink.Seat{Job: "opticks", Generation: 2, Rank: 0, World: 2, Nonce: "s"}
+			linked := make(chan error, 1)
+			go func() {
+				s, err := grpclink.Dial(ctx, w.address, right, w.dial)
+				if err == nil {
+					defer s.Close()
+				}
+				linked <- err
+			}()
+			own := right
+			own.Rank = 1
+			p, err := w.server.Accept(ctx, own, "a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Close()
+			if err := <-linked; err != nil {
+				t.Errorf("the right predecessor: %v", err)
+			}
+		})
+	}
 }
 
 func TestMetadataRefused(t *testing.T) {
@@ -147,26 +217,12 @@ func TestMetadataRefused(t *testing.T) {
 		{func(md metadata.MD) { md.Set("rondo-generation", "") }, `"" is not a number`},
 		{func(md metadata.MD) { md.Set("rondo-circle", "outer") }, `there is no circle "outer"`},
 	} {
-		md := helloOf(seat(0, 2))
+		md := grpclink.Hello(seat(0, 2))
 		test.change(md)
 		if err := rawStream(t, w.address, md, nil); !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%v, want %q", err, test.want)
 		}
 	}
-}
-
-func helloOf(s grpclink.Seat) metadata.MD {
-	number := func(n int) string { return string(appendInt(nil, n)) }
-	return metadata.Pairs("rondo-format", "2", "rondo-job-bin", s.Job,
-		"rondo-generation", number(int(s.Generation)), "rondo-from-rank", number(int(s.Rank)),
-		"rondo-to-rank", number(int(s.Rank)+1), "rondo-world", number(s.World))
-}
-
-func appendInt(b []byte, n int) []byte {
-	if n >= 10 {
-		b = appendInt(b, n/10)
-	}
-	return append(b, byte('0'+n%10))
 }
 
 // rawCodec sends []byte messages unchanged.
@@ -236,7 +292,7 @@ func TestCorruptMessages(t *testing.T) {
 			links := accept(t, w, seat(1, 2))
 			ended := make(chan error, 1)
 			messages := [][]byte{test.message}
-			go func() { ended <- rawStream(t, w.address, helloOf(seat(0, 2)), messages) }()
+			go func() { ended <- rawStream(t, w.address, grpclink.Hello(seat(0, 2)), messages) }()
 			successor, _ := allreduce.Pipe(
 				allreduce.Peer{Rank: 1}, allreduce.Peer{Rank: 0, Address: "host-a:7000"})
 			rings := onlyRank(t, 1, allreduce.Links{Predecessor: <-links, Successor: successor})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"rondo/allreduce"
@@ -30,6 +33,10 @@ type ServerConfig struct {
 	// Way is the way by which chunks may come. The predecessor chooses one; a way that this Way
 	// excludes is refused.
 	Way Way
+
+	// Keep, if set, is called with the address of a predecessor whose link is accepted, and its
+	// result when the link has ended; see connlimit.Listener.
+	Keep func(remote net.Addr) (release func())
 }
 
 // Server is a worker's Ring service, for all generations of one job. In each circle it serves one
@@ -46,12 +53,12 @@ type Server struct {
 type circleServer struct {
 	cfg ServerConfig
 
-	mu         sync.Mutex
-	generation allreduce.Generation // newest generation passed to Accept
-	expected   *expectation         // nil: no Accept waits
-	live       *predecessor         // the newest link
-	changed    chan struct{}        // closed and replaced when generation changes
-	waiting    int
+	mu       sync.Mutex
+	seat     Seat          // of the newest generation; zero: there was none
+	expected *expectation  // nil: no Accept waits
+	live     *predecessor  // the newest link
+	changed  chan struct{} // closed and replaced when seat changes
+	waiting  []*waiter     // the oldest first
 }
 
 // expectation is an Accept that waits.
@@ -78,6 +85,14 @@ func NewServer(job string, cfg ServerConfig) (*Server, error) {
 		s.circles[circle] = &circleServer{cfg: cfg, changed: make(chan struct{})}
 	}
 	return s, nil
+}
+
+// World returns the number of workers in the newest ring; 0: there was none.
+func (s *Server) World() int {
+	c := s.circles[CircleAll]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.seat.World
 }
 
 // Register adds the service to a gRPC server that was made with [ServerOptions].
@@ -145,20 +160,22 @@ func (s *Server) advance(seat Seat, e *expectation) error {
 func (c *circleServer) advance(seat Seat, e *expectation) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if seat.Generation <= c.generation {
+	if seat.Generation <= c.seat.Generation {
 		return fmt.Errorf("ring server: generation %d is not newer than %d",
-			seat.Generation, c.generation)
+			seat.Generation, c.seat.Generation)
 	}
 	if c.expected != nil {
 		c.expected.link <- nil
 	}
-	c.generation, c.expected = seat.Generation, e
+	c.seat, c.expected = seat, e
 	close(c.changed)
 	c.changed = make(chan struct{})
 	return nil
 }
 
-// Link serves one predecessor's stream, or its abort of an earlier stream.
+// Link serves one predecessor's stream, its question for the unix socket, or its abort of an
+// earlier stream. Anyone but the neighbour gets the same refusal, whatever is wrong, and learns
+// nothing of the job.
 func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	ctx := stream.Context()
 	md, _ := metadata.FromIncomingContext(ctx)
@@ -166,25 +183,30 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	if err != nil {
 		return status.Error(codes.InvalidArgument, "refused: "+err.Error())
 	}
+	circle := s.circles[h.Circle]
+	if reason := md.Get(keyAbort); len(reason) > 0 {
+		circle.abort(framing.ConnectionOf(ctx), h, reason[0])
+		return nil
+	}
 	if h.Job != s.job {
-		return refusal(Seat{Job: s.job}.check(h, 0))
+		return errRefused
+	}
+	if err := circle.await(ctx, h); err != nil {
+		return err
 	}
 	if len(md.Get(keyAsk)) > 0 {
 		return stream.SendHeader(s.answerAsk())
 	}
-	circle := s.circles[h.Circle]
-	if reason := md.Get(keyAbort); len(reason) > 0 {
-		circle.abort(h, reason[0])
-		return nil
-	}
-	link, deliver, err := circle.admit(ctx, h)
+	link, deliver, err := circle.admit(framing.ConnectionOf(ctx), h)
 	if err != nil {
 		return err
 	}
+	defer s.cfg.keep(ctx)()
 	link.stream = stream
-	answer := hello{Seat: link.seat, to: h.Rank}.metadata()
+	answer := hello{Seat: link.seat, to: h.Rank, answer: true}.metadata()
 	link.fetch(ctx, s.cfg.Way, md, answer)
-	if link.reader = framing.ReaderOf(ctx); link.reader != nil {
+	if link.connection != nil && link.connection.Reader != nil {
+		link.reader = link.connection.Reader
 		link.reader.Open()
 		defer link.reader.Leave()
 	}
@@ -195,23 +217,69 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	return link.serve(ctx)
 }
 
-// admit waits until the worker has reached the caller's generation, and accepts the caller as the
-// predecessor in it.
-func (c *circleServer) admit(
-	ctx context.Context, h hello,
-) (*predecessor, chan<- *predecessor, error) {
-	deadline := time.NewTimer(c.cfg.PlanTimeout)
-	defer deadline.Stop()
+// keep marks a stream's connection as one that carries a link, until the returned function is
+// called.
+func (c ServerConfig) keep(ctx context.Context) (release func()) {
+	from, ok := peer.FromContext(ctx)
+	if c.Keep == nil || !ok {
+		return func() {}
+	}
+	return c.Keep(from.Addr)
+}
+
+// errRefused is the answer to everyone but the neighbour.
+var errRefused = status.Error(codes.FailedPrecondition,
+	"refused: this worker expects another neighbour")
+
+// await waits until the worker has reached the caller's generation, and returns an error unless the
+// caller is the predecessor in it.
+func (c *circleServer) await(ctx context.Context, h hello) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting >= maxWaiting {
-		return nil, nil, status.Errorf(codes.Unavailable,
-			"%d streams wait for this worker's plan already", c.waiting)
+	if h.Generation > c.seat.Generation {
+		if err := c.waitFor(ctx, h.Generation); err != nil {
+			return err
+		}
 	}
-	c.waiting++
-	defer func() { c.waiting-- }()
-	for h.Generation > c.generation {
-		at, changed := c.generation, c.changed
+	if c.seat.check(h, c.seat.predecessor()) != nil {
+		return errRefused
+	}
+	return nil
+}
+
+// waiter is a stream that waits for this worker to reach its generation.
+type waiter struct {
+	generation allreduce.Generation
+	out        chan struct{} // closed when another one takes its place
+}
+
+// waitFor waits until the worker has reached a generation. Nothing proves yet that the caller is
+// the predecessor. So one that waits for the highest generation makes room for others: strangers
+// who guess high keep nobody out, and those who guess the next one are out with the next caller.
+// The caller holds the lock, which is released meanwhile.
+func (c *circleServer) waitFor(ctx context.Context, generation allreduce.Generation) error {
+	deadline := time.NewTimer(c.cfg.PlanTimeout)
+	defer deadline.Stop()
+	own := &waiter{generation, make(chan struct{})}
+	if len(c.waiting) >= maxWaiting {
+		highest := 0
+		for i, w := range c.waiting {
+			if w.generation > c.waiting[highest].generation {
+				highest = i // the oldest of these
+			}
+		}
+		if c.waiting[highest].generation < generation {
+			return errNoPlan
+		}
+		close(c.waiting[highest].out)
+		c.waiting = slices.Delete(c.waiting, highest, highest+1)
+	}
+	c.waiting = append(c.waiting, own)
+	defer func() {
+		c.waiting = slices.DeleteFunc(c.waiting, func(w *waiter) bool { return w == own })
+	}()
+	for generation > c.seat.Generation {
+		changed := c.changed
 		c.mu.Unlock()
 		var err error
 		select {
@@ -219,41 +287,45 @@ func (c *circleServer) admit(
 		case <-ctx.Done():
 			err = status.FromContextError(ctx.Err()).Err()
 		case <-deadline.C:
-			err = status.Errorf(codes.Unavailable,
-				"it is still at generation %d, not at %d, after %v", at, h.Generation,
-				c.cfg.PlanTimeout)
+			err = errNoPlan
+		case <-own.out:
+			err = errNoPlan
 		}
 		c.mu.Lock()
 		if err != nil {
-			return nil, nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// errNoPlan sends a caller of a later generation away, for another try.
+var errNoPlan = status.Error(codes.Unavailable,
+	"it does not have the plan of this generation yet")
+
+// admit accepts the caller as the predecessor, once.
+func (c *circleServer) admit(
+	from *framing.Connection, h hello,
+) (*predecessor, chan<- *predecessor, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	e := c.expected
-	if h.Generation < c.generation {
-		return nil, nil, refusal(fmt.Errorf("generation %d is stale, this worker is at %d",
-			h.Generation, c.generation))
-	}
-	if e == nil {
-		return nil, nil, refusal(fmt.Errorf("this worker waits for no link of generation %d",
-			h.Generation))
-	}
-	if err := e.seat.check(h, e.seat.predecessor()); err != nil {
-		return nil, nil, refusal(err)
+	if e == nil || e.seat.check(h, e.seat.predecessor()) != nil {
+		return nil, nil, errRefused
 	}
 	c.expected = nil
 	c.live = newPredecessor(e.seat, e.address)
+	c.live.connection = from
 	return c.live, e.link, nil
 }
 
-func refusal(err error) error {
-	return status.Error(codes.FailedPrecondition, "refused: "+err.Error())
-}
-
-func (c *circleServer) abort(h hello, reason string) {
+// abort ends the live link if the call comes on that link's own connection.
+func (c *circleServer) abort(from *framing.Connection, h hello, reason string) {
 	c.mu.Lock()
 	link := c.live
 	c.mu.Unlock()
-	if link != nil && link.seat.check(h, link.seat.predecessor()) == nil {
+	if link != nil && from != nil && link.connection == from &&
+		link.seat.check(h, link.seat.predecessor()) == nil {
 		link.End(&allreduce.AbortError{Reason: shorten(reason)})
 	}
 }

@@ -181,6 +181,7 @@ func (s *successor) open(ctx context.Context) error {
 	var answer hello
 	if err == nil {
 		answer, err = parseHello(md)
+		answer.answer = true
 	}
 	if err == nil {
 		err = s.self.check(answer, s.self.to)

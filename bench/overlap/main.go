@@ -10,11 +10,9 @@ package main
 import (
 	"context"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
-	"runtime"
-	"syscall"
+
+	"rondo/bench/internal/command"
 )
 
 func main() {
@@ -27,12 +25,7 @@ func main() {
 	flag.IntVar(&c.steps, "steps", 40, "of each run; the first quarter does not count")
 	flag.Float64Var(&c.share, "share", 0.8, "of backward alone that the sum alone takes")
 	flag.Float64Var(&c.most, "at-most", 0, "fail if more of a step than this is exposed; 0: never")
-	flag.Parse()
-	runtime.LockOSThread() // the etcd and the workers end with it
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, c, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "overlap:", err)
-		os.Exit(1)
-	}
+	command.Main("overlap", command.NoArguments, func(ctx context.Context) error {
+		return run(ctx, c, os.Stdout)
+	})
 }

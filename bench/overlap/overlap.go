@@ -39,11 +39,6 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	return hosts.Run(2, func(all []*netns.Host) error {
 		l := lab{config: c, folder: folder, hosts: all}
-		stop, err := l.store(ctx)
-		if err != nil {
-			return err
-		}
-		defer stop()
 		return l.measure(ctx, out)
 	})
 }

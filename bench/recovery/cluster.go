@@ -120,7 +120,8 @@ func (r *machineRoom) coordinator() error {
 }
 
 func (r *machineRoom) worker() (*process, error) {
-	return r.start("worker", r.Worker, "--etcd", r.etcd.Endpoint(), "--job", jobName)
+	return r.start("worker", r.Worker, "--etcd", r.etcd.Endpoint(), "--job", jobName,
+		"--allow-path", filepath.Join(r.dir, "audit"))
 }
 
 // hear takes the next event of the audit logs.

@@ -6,37 +6,29 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
+	"rondo/bench/internal/command"
 	"rondo/bench/internal/hosts"
 )
 
 func main() {
 	var c config
 	more := c.flags()
-	flag.Parse()
-	c.Flags = strings.Fields(*more)
-	err := c.validate()
-	if err == nil && flag.NArg() > 0 {
-		err = fmt.Errorf("unexpected argument %q", flag.Arg(0))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "scaling:", err)
-		os.Exit(2)
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	var notes hosts.Notes
-	if err := run(ctx, c, os.Stdout, &notes); err != nil {
-		if ctx.Err() == nil && notes.String() != "" {
-			fmt.Fprintf(os.Stderr, "the processes wrote, at the end:\n%s\n", notes.String())
+	command.Main("scaling", func() error {
+		c.Flags = strings.Fields(*more)
+		if err := c.validate(); err != nil {
+			return err
 		}
-		fmt.Fprintln(os.Stderr, "scaling:", strings.TrimSpace(err.Error()))
-		os.Exit(1)
-	}
+		return command.NoArguments()
+	}, func(ctx context.Context) error {
+		var notes hosts.Notes
+		err := run(ctx, c, os.Stdout, &notes)
+		if err != nil && ctx.Err() == nil && notes.String() != "" {
+			err = fmt.Errorf("%w\nthe processes wrote, at the end:\n%s", err, notes.String())
+		}
+		return err
+	})
 }

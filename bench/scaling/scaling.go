@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"rondo/bench"
 	"rondo/bench/busbw"
+	"rondo/bench/internal/command"
 	"rondo/bench/internal/hosts"
 	"rondo/compute"
 	"rondo/internal/netns"
@@ -32,14 +32,9 @@ type config struct {
 
 // flags defines the flags; those of `rondo train` come as one text.
 func (c *config) flags() (more *string) {
-	python := os.Getenv("PYTHON")
-	if python == "" {
-		python = "bench/peers/.venv/bin/python"
-	}
 	flag.StringVar(&c.Rondo, "rondo", "bin/rondo", "the program to run")
-	flag.StringVar(&c.Python, "python", python,
-		"an interpreter with torch (bench/peers/setup.sh makes one); default: $PYTHON if set; "+
-			"empty: Rondo alone")
+	command.Python(&c.Python)
+	flag.Lookup("python").Usage += "; empty: Rondo alone"
 	flag.StringVar(&c.Script, "script", "bench/peers/torch_ddp.py", "PyTorch's side")
 	flag.IntVar(&c.Workers, "workers", 4, "workers, a host each")
 	flag.IntVar(&c.Rate, "rate", 1000, "Mb/s that a host sends")

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"strings"
 	"testing"
 )
@@ -84,26 +82,5 @@ func TestValidate(t *testing.T) {
 		if err := c.validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
-	}
-}
-
-// One that fails ends the others, and it is its failure that is told.
-func TestAtOnce(t *testing.T) {
-	mean, err := atOnce(t.Context(), 3, func(_ context.Context, i int) (float64, error) {
-		return float64(i), nil
-	})
-	if mean != 1 || err != nil {
-		t.Errorf("%v, %v", mean, err)
-	}
-	broken := errors.New("broken")
-	_, err = atOnce(t.Context(), 3, func(ctx context.Context, i int) (float64, error) {
-		if i == 2 {
-			return 0, broken
-		}
-		<-ctx.Done()
-		return 0, ctx.Err()
-	})
-	if !errors.Is(err, broken) || errors.Is(err, context.Canceled) {
-		t.Error(err)
 	}
 }

@@ -2,25 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
-	"runtime"
 	"strings"
-	"sync"
-	"syscall"
-	"time"
 
+	"rondo/bench/internal/hosts"
 	"rondo/bench/internal/side"
 	"rondo/bench/internal/trial"
 	"rondo/internal/netns"
-	"rondo/internal/procgroup"
 )
-
-// endTimeout is how long a process that was killed may take to be gone.
-const endTimeout = 30 * time.Second
 
 // job is the command line of a job with so many workers and lanes.
 func (c config) job(workers, batch int, more ...string) []string {
@@ -44,43 +34,12 @@ func (c config) pinned(worker int, argv []string) []string {
 	return append([]string{"taskset", "--cpu-list", cores[worker%len(cores)]}, argv...)
 }
 
-// atOnce runs a function for each of n, all at once, and returns the mean of what they return. The
-// first that fails ends the others.
-func atOnce(ctx context.Context, n int, f func(ctx context.Context, i int) (float64, error)) (
-	float64, error,
-) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	values, errs := make([]float64, n), make([]error, n)
-	var running sync.WaitGroup
-	for i := range n {
-		running.Go(func() {
-			if values[i], errs[i] = f(ctx, i); errs[i] != nil {
-				cancel()
-			}
-		})
-	}
-	running.Wait()
-	sum := 0.0
-	for i, v := range values {
-		// What was cancelled came of another's failure.
-		if errs[i] != nil && !errors.Is(errs[i], context.Canceled) {
-			return 0, errs[i]
-		}
-		sum += v
-	}
-	if ctx.Err() != nil {
-		return 0, context.Cause(ctx)
-	}
-	return sum / float64(n), nil
-}
-
 // rondoAlone returns the seconds of a step of jobs of one worker, as many at once as there are
 // hosts.
 func (c config) rondoAlone(
 	ctx context.Context, workers []*netns.Host, log io.Writer,
 ) (float64, error) {
-	return atOnce(ctx, len(workers), func(ctx context.Context, i int) (float64, error) {
+	return hosts.AtOnce(ctx, len(workers), func(ctx context.Context, i int) (float64, error) {
 		r, err := trial.Run(ctx, log, workers[i].Command(c.pinned(i, c.job(1, c.Batch)))...)
 		return float64(c.Batch*c.BPTT) / r.TokensPerSecond, err
 	})
@@ -91,64 +50,9 @@ func (c config) rondoAlone(
 func (c config) rondoTogether(
 	ctx context.Context, workers []*netns.Host, lead *netns.Host, log io.Writer, more ...string,
 ) (seconds float64, err error) {
-	data, err := os.MkdirTemp("", "rondo-scaling-")
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	const name = "scaling"
-	etcd := lead.Address + ":2379"
-	end, err := start(log, lead.Command([]string{c.Rondo, "etcd", "--name", name, "--peers",
-		name + "=" + lead.Address + ":2380", "--listen", lead.Address, "--data", data}))
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	where := []string{"--etcd", etcd, "--job", name}
-	for i, h := range workers {
-		end, err := start(log, h.Command(c.pinned(i,
-			append([]string{c.Rondo, "worker"}, where...))))
-		if err != nil {
-			return 0, err
-		}
-		defer func() { _ = end() }() // it has ended with the job, or is killed
-	}
-	r, err := trial.Run(ctx, log, lead.Command(c.job(len(workers), c.Batch*len(workers),
-		append(append(where, "--local-workers", "0"), more...)...))...)
+	job := hosts.Job{Rondo: c.Rondo, Lead: lead, Workers: workers, Pinned: c.pinned, Log: log}
+	r, err := job.Train(ctx, c.job(len(workers), c.Batch*len(workers), more...)...)
 	return c.tokens() / r.TokensPerSecond, err
-}
-
-// start starts a daemon, which the kernel ends with the thread that started it, and so with this
-// program; end kills it and waits for that.
-func start(log io.Writer, argv []string) (end func() error, err error) {
-	d := exec.Command(argv[0], argv[1:]...)
-	procgroup.Bind(d, syscall.SIGKILL)
-	d.Stderr, d.WaitDelay = log, endTimeout
-	started, ended := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // until the daemon has ended
-		defer runtime.UnlockOSThread()
-		err := d.Start()
-		started <- err
-		if err == nil {
-			_ = d.Wait() // it is killed, or has ended by itself with what the job says
-			close(ended)
-		}
-	}()
-	if err := <-started; err != nil {
-		return nil, err
-	}
-	return func() error {
-		_ = procgroup.Signal(d.Process.Pid, syscall.SIGKILL) // it may have ended
-		timer := time.NewTimer(endTimeout)
-		defer timer.Stop()
-		select {
-		case <-ended:
-			return nil
-		case <-timer.C:
-			return fmt.Errorf("%v does not end", argv)
-		}
-	}, nil
 }
 
 // torchRow is what a rank of PyTorch prints.
@@ -165,7 +69,7 @@ func (c config) torch(
 	if alone {
 		world = 1
 	}
-	return atOnce(ctx, len(workers), func(ctx context.Context, i int) (float64, error) {
+	return hosts.AtOnce(ctx, len(workers), func(ctx context.Context, i int) (float64, error) {
 		rank := i
 		if alone {
 			rank = 0

@@ -6,6 +6,7 @@ package coordinator
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -117,6 +118,7 @@ type term struct {
 	cfg        Config
 	leadership cluster.Leadership
 	state      cluster.State
+	stored     cluster.Plan // the last one loaded or stored
 	ended      bool
 }
 
@@ -141,7 +143,7 @@ func serve(ctx context.Context, cfg Config, leadership cluster.Leadership) (clus
 	cancel()
 	for range watched { // wait for the watch to end
 	}
-	return t.state.Plan(), err
+	return t.stored, err
 }
 
 func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
@@ -153,6 +155,7 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	if err := plan.Fits(t.cfg.Job); err != nil {
 		return err
 	}
+	t.stored = plan
 	t.cfg.Audience.Lead()
 	turn := time.NewTicker(TurnInterval)
 	defer turn.Stop()
@@ -233,9 +236,13 @@ func (t *term) decide(ctx context.Context, e cluster.Event) error {
 	for _, action := range actions {
 		switch a := action.(type) {
 		case cluster.WritePlan:
+			if a.Plan.Nonce = t.stored.Nonce; a.Plan.Generation != t.stored.Generation {
+				a.Plan.Nonce = rand.Text()
+			}
 			if err := t.leadership.PutPlan(ctx, a.Plan); err != nil {
 				return err
 			}
+			t.stored = a.Plan
 			t.cfg.Log.Debug("plan", "generation", a.Plan.Generation,
 				"phase", a.Plan.Phase.String(), "reason", a.Plan.Reason)
 			t.cfg.Audience.Planned(a.Plan)

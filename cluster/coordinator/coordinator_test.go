@@ -495,3 +495,33 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// TestNonces: each generation's plans have a nonce of their own, which the next leader keeps.
+func TestNonces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		p := start(t, store, "c1")
+		join(t, store, "w1")
+		leaving := join(t, store, "w2")
+		first := stored(t, store)
+		p.cancel()
+		p = start(t, store, "c2")
+		p.send(t, cluster.ScaleRequested{Workers: 2})
+		if scaled := stored(t, store); len(first.Nonce) < 26 || scaled.Nonce != first.Nonce ||
+			scaled.Generation != first.Generation {
+			t.Errorf("the first ring's plan %+v, then %+v", first, scaled)
+		}
+		join(t, store, "w3")
+		if err := leaving.Leave(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		next := stored(t, store)
+		if next.Generation <= first.Generation || len(next.Nonce) < 26 ||
+			next.Nonce == first.Nonce {
+			t.Errorf("the next ring's plan: %+v", next)
+		}
+		p.cancel()
+		p.running()
+	})
+}

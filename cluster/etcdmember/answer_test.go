@@ -18,7 +18,7 @@ func asker(t *testing.T, others ...Peer) *Member {
 	t.Helper()
 	m, err := New(Config{Name: "a", Token: "t", Data: t.TempDir(), Listen: "127.0.0.1",
 		Peers:      append([]Peer{{"a", port.ForTest(t).Address()}}, others...),
-		ClientPort: 1, Health: ":0", Patience: deadline})
+		ClientPort: 1, Health: "127.0.0.1:0", Patience: deadline})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,23 +190,25 @@ func TestParsePeers(t *testing.T) {
 func TestNewSaysWhichFlagIsWrong(t *testing.T) {
 	sound := func() Config {
 		return Config{Name: "a", Peers: []Peer{{"a", "a:1"}, {"b", "b:1"}}, Data: "d", Token: "t",
-			Listen: "127.0.0.1", ClientPort: 1, Health: ":0", Patience: 1}
+			Listen: "127.0.0.1", ClientPort: 1, Health: "127.0.0.1:0", Patience: 1}
 	}
 	if _, err := New(sound()); err != nil {
 		t.Fatal(err)
 	}
 	for want, spoil := range map[string]func(*Config){
-		`--name "c"`:        func(c *Config) { c.Name = "c" },
-		"--token":           func(c *Config) { c.Token = "" },
-		"--data":            func(c *Config) { c.Data = "" },
-		`--listen "x"`:      func(c *Config) { c.Listen = "x" },
-		"--client-port 0":   func(c *Config) { c.ClientPort = 0 },
-		`--health "x"`:      func(c *Config) { c.Health = "x" },
-		"--patience 0":      func(c *Config) { c.Patience = 0 },
-		"--tls /nowhere":    func(c *Config) { c.TLS = "/nowhere" },
-		"b (a:1) is":        func(c *Config) { c.Peers[1].Address = "a:1" },
-		"a (b:1) is":        func(c *Config) { c.Peers[1].Name = "a" },
-		"--peers: b: parse": func(c *Config) { c.Peers[1].Address = "b:1 2" },
+		`--name "c"`:                 func(c *Config) { c.Name = "c" },
+		"--token":                    func(c *Config) { c.Token = "" },
+		"--data":                     func(c *Config) { c.Data = "" },
+		`--listen "x"`:               func(c *Config) { c.Listen = "x" },
+		"--client-port 0":            func(c *Config) { c.ClientPort = 0 },
+		`--health "x"`:               func(c *Config) { c.Health = "x" },
+		"--listen 0.0.0.0:1 is open": func(c *Config) { c.Listen = "0.0.0.0" },
+		"--health :0 is open":        func(c *Config) { c.Health = ":0" },
+		"--patience 0":               func(c *Config) { c.Patience = 0 },
+		"--tls /nowhere":             func(c *Config) { c.TLS = "/nowhere" },
+		"b (a:1) is":                 func(c *Config) { c.Peers[1].Address = "a:1" },
+		"a (b:1) is":                 func(c *Config) { c.Peers[1].Name = "a" },
+		"--peers: b: parse":          func(c *Config) { c.Peers[1].Address = "b:1 2" },
 	} {
 		cfg := sound()
 		spoil(&cfg)

@@ -49,6 +49,7 @@ type Config struct {
 	ClientPort int
 	Health     string        // host:port of plain HTTP: health and metrics
 	TLS        string        // folder of certificates, see certs; empty: no TLS
+	Insecure   bool          // other machines may reach it without TLS
 	Patience   time.Duration // how long to wait for the other members
 	Verbose    bool          // with etcd's informational log
 	Log        *slog.Logger
@@ -106,6 +107,13 @@ func New(cfg Config) (*Member, error) {
 	}
 	if _, _, err := net.SplitHostPort(cfg.Health); err != nil {
 		return nil, fmt.Errorf("--health %q is not HOST:PORT or :PORT", cfg.Health)
+	}
+	decided := cfg.TLS != "" || cfg.Insecure
+	for flag, address := range map[string]string{"listen": net.JoinHostPort(cfg.Listen,
+		strconv.Itoa(cfg.ClientPort)), "health": cfg.Health} {
+		if err := certs.CheckListener(flag, address, decided); err != nil {
+			return nil, err
+		}
 	}
 	m := &Member{cfg: cfg, scheme: "http"}
 	if m.cfg.Log == nil {

@@ -95,7 +95,7 @@ func TestBothFamilies(t *testing.T) {
 	_ = probe.Close()
 	c := newCluster(t, 1, "")
 	p := c.members[0]
-	p.cfg.Listen = "0.0.0.0"
+	p.cfg.Listen, p.cfg.Insecure = "0.0.0.0", true
 	c.start(p)
 	c.allHealthy(p)
 	_, peers, _ := net.SplitHostPort(p.address())

@@ -47,7 +47,7 @@ func encodePlan(p cluster.Plan) []byte {
 	message := &rondov1.Plan{
 		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
 		Failed: p.Failed, Usage: p.Usage, Limit: int64(p.Limit), Rings: int64(p.Rings),
-		Identity: utf8(p.Identity), Result: []byte(p.Result),
+		Identity: utf8(p.Identity), Nonce: utf8(p.Nonce), Result: []byte(p.Result),
 	}
 	for _, e := range p.Evicted {
 		message.Evicted = append(message.Evicted, &rondov1.Eviction{
@@ -80,7 +80,7 @@ func decodePlan(value []byte) (cluster.Plan, error) {
 		Generation: cluster.Generation(message.Generation), Phase: phase,
 		Reason: message.Reason, Failed: message.Failed, Usage: message.Usage,
 		Limit: int(message.Limit), Rings: int(message.Rings),
-		Identity: message.Identity, Result: string(message.Result),
+		Identity: message.Identity, Nonce: message.Nonce, Result: string(message.Result),
 	}
 	for _, e := range message.Evicted {
 		p.Evicted = append(p.Evicted, cluster.Eviction{

@@ -37,14 +37,16 @@ const (
 
 // Config is the configuration that all processes of a job share.
 type Config struct {
-	Etcd   []string     // endpoints, host:port
-	Job    string       // the job's name
-	Listen string       // host:port; without a host: the address towards etcd; port 0: any
-	Health string       // host:port of the health service; empty: none
-	Host   string       // this process's host for ring order; empty: this machine's name
-	Run    int64        // the job's run that this process serves; 0: any
-	TLS    string       // folder of this process's certificate; empty: no TLS
-	Log    *slog.Logger // nil: no log
+	Etcd   []string // endpoints, host:port
+	Job    string   // the job's name
+	Listen string   // host:port; without a host: the address towards etcd; port 0: any
+	Health string   // host:port of the health service; empty: none
+	Host   string   // this process's host for ring order; empty: this machine's name
+	Run    int64    // the job's run that this process serves; 0: any
+	TLS    string   // folder of this process's certificate; empty: no TLS
+	// Insecure allows listeners without TLS that other machines reach.
+	Insecure bool
+	Log      *slog.Logger // nil: no log
 
 	// Patience is how long to wait for etcd's first answer; 0: 10 s.
 	Patience time.Duration
@@ -83,6 +85,25 @@ func (c Config) Validate() error {
 		return fmt.Errorf("--run %d: a run's number is above zero; 0 is any run", c.Run)
 	}
 	return nil
+}
+
+// CheckListeners returns an error if a listener would be open to other machines without TLS, and
+// --insecure does not allow that.
+func (c Config) CheckListeners(ctx context.Context) error {
+	if c.Health != "" {
+		if err := c.checkListener("health", c.Health); err != nil {
+			return err
+		}
+	}
+	host, _, err := c.listens(ctx)
+	if err != nil {
+		return nil //nolint:nilerr // Open reports it, if it lasts
+	}
+	return c.checkListener("listen", host)
+}
+
+func (c Config) checkListener(flag, address string) error {
+	return app.Usage(certs.CheckListener(flag, address, c.TLS != "" || c.Insecure))
 }
 
 // Store opens the job's part of etcd.
@@ -202,31 +223,41 @@ func Decode(stored []byte) (*rondov1.JobSpec, error) {
 // which it reaches etcd. A chosen port is then also open on this machine's other addresses, such as
 // the loopback of a pod, where forwarded ports arrive.
 func (c Config) Open(ctx context.Context) (net.Listener, error) {
+	address, known, err := c.listens(ctx)
+	if err == nil {
+		err = c.checkListener("listen", address)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--listen: %w", err)
+	}
+	if host, _, _ := net.SplitHostPort(address); host == known {
+		return listener, nil
+	}
+	public := *listener.Addr().(*net.TCPAddr)
+	public.IP = net.ParseIP(known)
+	return knownListener{listener, &public}, nil
+}
+
+// listens returns the address to listen on, and the host that others know.
+func (c Config) listens(ctx context.Context) (address, known string, err error) {
 	host, port := "", "0"
 	if c.Listen != "" {
 		host, port, _ = net.SplitHostPort(c.Listen) // Validate has checked it
 	}
-	known := host
-	if host == "" {
-		var err error
+	if known = host; host == "" {
 		if known, err = c.outwardHost(ctx); err != nil {
-			return nil, err
+			return "", "", err
 		}
 		if port == "0" {
 			host = known
 		}
 	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort(host, port))
-	if err != nil {
-		return nil, fmt.Errorf("--listen: %w", err)
-	}
-	if host == known {
-		return listener, nil
-	}
-	address := *listener.Addr().(*net.TCPAddr)
-	address.IP = net.ParseIP(known)
-	return knownListener{listener, &address}, nil
+	return net.JoinHostPort(host, port), known, nil
 }
 
 // knownListener listens on all addresses of a machine, and reports one of them.

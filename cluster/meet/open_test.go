@@ -14,7 +14,8 @@ func TestOpenWithoutAHost(t *testing.T) {
 	chosen := strconv.Itoa(port.ForTest(t).Number())
 	const outward = "127.0.0.2" // the local address towards this etcd
 	for listen, reached := range map[string]bool{":" + chosen: true, ":0": false} {
-		listener, err := Config{Etcd: []string{outward + ":2379"}, Listen: listen}.Open(t.Context())
+		listener, err := Config{Etcd: []string{outward + ":2379"}, Listen: listen,
+			Insecure: true}.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,16 +5,20 @@ import (
 	"slices"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	rondov1 "rondo/proto/rondo/v1"
 )
 
 // hub keeps the records of one leader's term in order. Each watcher reads them at its own pace,
 // from a position in that order. So a slow watcher delays no other; it misses the records dropped
-// meanwhile, which are step events first.
+// meanwhile, which are step events first. The history is bounded in records and in bytes.
 type hub struct {
 	mu      sync.Mutex
-	limit   int
+	limit   int // of records
+	room    int // of their bytes
 	records []numbered
+	bytes   int    // of the records
 	last    uint64 // number of the newest record
 	steps   uint64 // number of step events so far
 	stride  uint64 // thin keeps the step events at its multiples
@@ -27,13 +31,25 @@ type hub struct {
 type numbered struct {
 	number uint64
 	step   uint64 // number among the step events, from 1; 0: another event
+	bytes  int
 	record *rondov1.Record
 }
 
-func newHub(limit int) *hub {
-	return &hub{
-		limit: limit, stride: 2, seen: make(map[string]uint64), changed: make(chan struct{}),
-	}
+func newHub(limit, room int) *hub {
+	return &hub{limit: limit, room: room, stride: 2, seen: make(map[string]uint64),
+		changed: make(chan struct{})}
+}
+
+// What Go's memory adds to the bytes on the wire of a record and of a metric.
+const (
+	recordBytes = 512
+	metricBytes = 96
+)
+
+// sizeOf bounds a record's bytes in memory.
+func sizeOf(r *rondov1.Record) int {
+	metrics := len(r.Event.GetEval().GetMetrics()) + len(r.Event.GetDone().GetMetrics())
+	return recordBytes + proto.Size(r) + metricBytes*metrics
 }
 
 // add appends a record, unless it is known or the history is over, and reports whether it did.
@@ -45,17 +61,42 @@ func (h *hub) add(r *rondov1.Record) bool {
 	}
 	h.seen[r.Source] = r.Sequence
 	h.last++
-	added := numbered{number: h.last, record: r}
+	added := numbered{number: h.last, bytes: sizeOf(r), record: r}
 	if isStep(r.Event) {
 		h.steps++
 		added.step = h.steps
 	}
 	h.records = append(h.records, added)
+	h.bytes += added.bytes
 	if len(h.records) > h.limit {
 		h.thin()
 	}
+	if h.bytes > h.room {
+		h.shrink()
+	}
 	h.touch()
 	return true
+}
+
+// drop removes the records for which gone is true.
+func (h *hub) drop(gone func(n numbered) bool) {
+	h.records = slices.DeleteFunc(h.records, func(n numbered) bool {
+		if !gone(n) {
+			return false
+		}
+		h.bytes -= n.bytes
+		return true
+	})
+}
+
+// shrink drops the oldest records until an eighth of the room is free, step events last: each has
+// few bytes, and together they are the run's curve.
+func (h *hub) shrink() {
+	for _, steps := range []bool{false, true} {
+		h.drop(func(n numbered) bool {
+			return h.bytes > h.room*7/8 && (steps || n.step == 0)
+		})
+	}
 }
 
 // thin makes room. Of the older step events, not in the newest quarter, it keeps every second,
@@ -64,15 +105,16 @@ func (h *hub) add(r *rondov1.Record) bool {
 func (h *hub) thin() {
 	enough, newest := h.limit*7/8, h.last-uint64(h.limit/4)
 	for {
-		h.records = slices.DeleteFunc(h.records, func(n numbered) bool {
-			return n.step%h.stride != 0 && n.number <= newest
-		})
+		h.drop(func(n numbered) bool { return n.step%h.stride != 0 && n.number <= newest })
 		excess := len(h.records) - enough
 		switch {
 		case excess <= 0:
 			return
 		case h.stride > h.steps:
-			h.records = slices.Delete(h.records, 0, excess)
+			h.drop(func(numbered) bool {
+				excess--
+				return excess >= 0
+			})
 			return
 		}
 		h.stride *= 2

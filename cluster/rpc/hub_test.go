@@ -22,7 +22,7 @@ func TestHubAgainstAList(t *testing.T) {
 	}
 	for seed := first; seed <= last; seed++ {
 		random := rand.New(rand.NewPCG(seed, 0))
-		h := newHub(64)
+		h := newHub(64, HistoryBytes)
 		var list, read []*rondov1.Record
 		at := uint64(0)
 		look := func() {
@@ -91,7 +91,7 @@ func checkRead(t *testing.T, seed uint64, list, read []*rondov1.Record, limit in
 }
 
 func TestHubKeepsTheShapeOfALongRun(t *testing.T) {
-	h := newHub(HistoryLimit)
+	h := newHub(HistoryLimit, HistoryBytes)
 	const steps = 10 * HistoryLimit
 	for i := range uint64(steps) {
 		h.add(&rondov1.Record{Source: "w", Sequence: i + 1, Event: step(int64(i))})
@@ -110,7 +110,7 @@ func TestHubKeepsTheShapeOfALongRun(t *testing.T) {
 }
 
 func TestHubRefusesTooManySources(t *testing.T) {
-	h := newHub(1)
+	h := newHub(1, HistoryBytes)
 	for i := range SourceLimit {
 		if _, ok := h.open(string(rune('a'+i%26)) + string(rune(0x10000+i))); !ok {
 			t.Fatalf("source %d is refused", i)

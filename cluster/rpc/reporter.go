@@ -45,8 +45,9 @@ type Reporter struct {
 // NewReporter starts a reporter of worker source, an id that is unique to this run of the process.
 // Close ends it.
 func (c *Client) NewReporter(source string) (*Reporter, error) {
-	if source == "" {
-		return nil, errors.New("rpc: a reporter needs the worker's id")
+	if source == "" || len(source) > SourceBytes {
+		return nil, fmt.Errorf("rpc: a reporter needs the worker's id, of at most %d bytes; "+
+			"it has %d", SourceBytes, len(source))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	working, leave := context.WithCancel(ctx)
@@ -58,12 +59,14 @@ func (c *Client) NewReporter(source string) (*Reporter, error) {
 	return r, nil
 }
 
-// Report queues an event. It never waits for a step. Any other event waits up to 5 s for room, if
+// Report queues an event, whose longest text it shortens if the event is larger than EventLimit. It
+// never waits for a step. Any other event waits up to 5 s for room, if
 // the queue is full of such events that no leader has.
 func (r *Reporter) Report(ctx context.Context, e *rondov1.Event) error {
 	if e.GetKind() == nil {
 		panic("rpc: Report of an event without a kind")
 	}
+	e = shortened(e)
 	queued, changed, err := r.queue(e)
 	if queued || err != nil || isStep(e) {
 		return err

@@ -25,18 +25,30 @@ const (
 	// HistoryLimit is the number of records that a leader keeps for later watchers. Step events are
 	// thinned first.
 	HistoryLimit = 4096
+	// HistoryBytes bounds the memory of these records.
+	HistoryBytes = 8 << 20
 	// SourceLimit is the number of workers that may report in one leader's term.
 	SourceLimit = 1 << 16
 	// QueueLimit is the number of records that a worker keeps for the leader.
 	QueueLimit = 1024
-	// MessageLimit is the largest message in bytes. A sample text is the longest.
-	MessageLimit = 4 << 20
-	// StreamLimit is the number of open calls per connection.
-	StreamLimit = 64
+	// SourceBytes is the longest id of a worker or coordinator.
+	SourceBytes = 256
+	// EventLimit is the largest event in bytes. A reporter shortens a longer sample text.
+	EventLimit = 64 << 10
+	// MessageLimit is the largest message in bytes: an event with its source.
+	MessageLimit = EventLimit + 1<<10
+	// HeaderLimit is the largest list of a call's headers in bytes.
+	HeaderLimit = 16 << 10
+	// StreamLimit is the number of open calls per connection; a client has one.
+	StreamLimit = 4
+	// WatchLimit is the number of watchers of a leader.
+	WatchLimit = 128
 
 	answerTimeout = 5 * time.Second  // for an answer that is due
 	queueTimeout  = 5 * time.Second  // for room in a worker's queue
 	keepAlive     = 10 * time.Second // a silent connection is probed after this time
+	idleLimit     = time.Minute      // for a connection without a call
+	streamWindow  = 64 << 10         // bytes that a server takes in before they are read
 	pauseFirst    = 50 * time.Millisecond
 	pauseMax      = time.Second
 	watchBatch    = 64 // records per read of the history

@@ -85,8 +85,8 @@ func TestWhatTheCoordinatorIsTold(t *testing.T) {
 		flush(t, r)
 		want := []cluster.Event{
 			cluster.Failed{ID: "w1", Text: "no such file", Usage: true},
-			cluster.Failed{ID: "w3", Text: "exit status 1", Fatal: true, Resync: true,
-				Generation: 6},
+			cluster.Failed{ID: "w1", Text: "exit status 1", Fatal: true, Resync: true,
+				Generation: 6}, // in its own name alone
 			cluster.Suspected{ID: "w1", Generation: math.MaxInt64, Rank: 1,
 				Text: "stream broken", Slow: true},
 			cluster.Leaving{ID: "w1"},

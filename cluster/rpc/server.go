@@ -1,18 +1,17 @@
 package rpc
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math"
+	"net"
 	"strings"
 	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -32,11 +31,15 @@ type Server struct {
 	// Heard is called with each event for watchers. Set it before the server serves. retold: an
 	// earlier leader had the event. Several goroutines call it, and wait for it.
 	Heard func(e *rondov1.Event, retold bool)
+	// Keep, if set, is called with the address of each reporter and watcher, and its result when
+	// their call ends; see connlimit.Listener. Set it before the server serves.
+	Keep func(remote net.Addr) (release func())
 
 	mu          sync.Mutex
 	term        *term // nil: this process does not lead
 	sequence    uint64
 	streams     int
+	watchers    int
 	endSeen     bool          // a watcher has received the job's end
 	streamEnded chan struct{} // closed when a stream ends
 }
@@ -74,8 +77,12 @@ func (s *Server) GRPC(options ...grpc.ServerOption) *grpc.Server {
 	server := grpc.NewServer(append([]grpc.ServerOption{
 		grpc.MaxRecvMsgSize(MessageLimit),
 		grpc.MaxConcurrentStreams(StreamLimit),
+		grpc.MaxHeaderListSize(HeaderLimit),
+		// Constant windows: gRPC would let a sender's grow to 16 MiB.
+		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(streamWindow),
 		grpc.ConnectionTimeout(answerTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepAlive, Timeout: answerTimeout}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: keepAlive, Timeout: answerTimeout,
+			MaxConnectionIdle: idleLimit}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 			MinTime: keepAlive / 2, PermitWithoutStream: true,
 		}),
@@ -95,8 +102,8 @@ func (s *Server) Lead() {
 		panic(fmt.Sprintf("rpc: %s leads already, and is elected again", s.id))
 	}
 	s.term = &term{
-		hub: newHub(HistoryLimit), over: make(chan struct{}), planned: make(chan struct{}),
-		ended: make(chan struct{}), scaling: make(chan struct{}, 1),
+		hub: newHub(HistoryLimit, HistoryBytes), over: make(chan struct{}),
+		planned: make(chan struct{}), ended: make(chan struct{}), scaling: make(chan struct{}, 1),
 	}
 }
 
@@ -228,6 +235,17 @@ func (s *Server) enter(ctx context.Context) (*term, func(), error) {
 	return t, s.exit, nil
 }
 
+// watching changes the number of watchers, and returns false if there are too many.
+func (s *Server) watching(change int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchers+change > WatchLimit {
+		return false
+	}
+	s.watchers += change
+	return true
+}
+
 func (s *Server) exit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,6 +293,12 @@ func (s *Server) Watch(_ *rondov1.WatchRequest,
 		return err
 	}
 	defer leave()
+	if !s.watching(1) {
+		return status.Errorf(codes.ResourceExhausted, "%d others watch this job already",
+			WatchLimit)
+	}
+	defer s.watching(-1)
+	defer s.keep(ctx)()
 	// The header is sent at once, so that a watcher of a quiet job knows that the leader answers.
 	if err := stream.SendHeader(nil); err != nil {
 		return err
@@ -306,141 +330,22 @@ func (s *Server) Watch(_ *rondov1.WatchRequest,
 	}
 }
 
-// reportStream is the server's side of a worker's stream.
-type reportStream = grpc.BidiStreamingServer[rondov1.Record, rondov1.Receipt]
-
-// Report implements the service.
-func (s *Server) Report(stream reportStream) error {
-	ctx := stream.Context()
-	t, leave, err := s.enter(ctx)
-	if err != nil {
-		return err
+// keep marks a call's connection as one that is in use, until the returned function is called.
+func (s *Server) keep(ctx context.Context) (release func()) {
+	from, ok := peer.FromContext(ctx)
+	if s.Keep == nil || !ok {
+		return func() {}
 	}
-	defer leave()
-	// A Recv can only be interrupted by returning from here, which ends the stream and its
-	// goroutine.
-	received := make(chan error, 1)
-	go func() { received <- s.receive(stream, t) }()
-	select {
-	case err := <-received:
-		return err
-	case <-t.over:
-		return s.notLeading(ctx)
-	}
+	return s.Keep(from.Addr)
 }
 
-func (s *Server) receive(stream reportStream, t *term) error {
-	hello, err := stream.Recv()
-	if err != nil {
-		return err
+// Limit returns the most workers that the job may have in its ring now.
+func (s *Server) Limit() int {
+	t := s.leads()
+	if t == nil {
+		return s.job.Limit(cluster.Plan{})
 	}
-	if hello.Source == "" || hello.Event != nil {
-		return status.Error(codes.InvalidArgument,
-			"the first record of a report must have a source, and no event")
-	}
-	known, ok := t.hub.open(hello.Source)
-	if !ok {
-		return status.Errorf(codes.ResourceExhausted,
-			"more than %d workers have reported in this term", SourceLimit)
-	}
-	if err := stream.Send(&rondov1.Receipt{Sequence: known}); err != nil {
-		return err
-	}
-	for {
-		record, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			s.broken(t, hello.Source, err)
-			return err
-		}
-		if record.Source != hello.Source || record.Event.GetKind() == nil {
-			return status.Errorf(codes.InvalidArgument,
-				"record %d of %q on the stream of %q has no event, or is not its own",
-				record.Sequence, record.Source, hello.Source)
-		}
-		if err := s.take(stream.Context(), t, record); err != nil {
-			return err
-		}
-		if err := stream.Send(&rondov1.Receipt{Sequence: record.Sequence}); err != nil {
-			return err
-		}
-	}
-}
-
-// take passes a record on. Ends and failures go to the coordinator, which decides their effect on
-// the job; all others go to the watchers.
-func (s *Server) take(ctx context.Context, t *term, r *rondov1.Record) error {
-	if t.hub.knows(r.Source, r.Sequence) {
-		return nil
-	}
-	event := ClusterEvent(r)
-	if event == nil {
-		t.note(r.Event)
-		s.forward(t, r)
-		return nil
-	}
-	if err := s.deliver(ctx, t, event); err != nil {
-		return err
-	}
-	if r.Event.GetWorker() != nil { // watchers get it too
-		s.forward(t, r)
-		return nil
-	}
-	t.hub.mark(r.Source, r.Sequence)
-	return nil
-}
-
-// note keeps figures for lastEvent, in case no worker is left.
-func (t *term) note(e *rondov1.Event) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if step := e.GetStep(); step != nil {
-		t.step = step
-	}
-	if checkpoint := e.GetCheckpoint(); checkpoint != nil {
-		t.checkpoint = checkpoint
-	}
-}
-
-// ClusterEvent returns a record's event for the coordinator; nil if only watchers need it.
-func ClusterEvent(r *rondov1.Record) cluster.Event {
-	switch kind := r.Event.Kind.(type) {
-	case *rondov1.Event_Done:
-		result, err := proto.MarshalOptions{Deterministic: true}.Marshal(kind.Done)
-		if err != nil { // invalid UTF-8
-			result = nil
-		}
-		return cluster.Done{ID: r.Source, Generation: generation(kind.Done.Generation),
-			Result: string(result)}
-	case *rondov1.Event_Failure:
-		f := kind.Failure
-		return cluster.Failed{ID: cmp.Or(f.Id, r.Source), Generation: generation(f.Generation),
-			Text: f.Text, Usage: f.Usage, Fatal: f.Fatal, Resync: f.Resync}
-	case *rondov1.Event_Suspect:
-		e := kind.Suspect
-		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),
-			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow, Resync: e.Resync}
-	case *rondov1.Event_Worker:
-		return cluster.Seated{ID: r.Source, Generation: generation(kind.Worker.Generation)}
-	case *rondov1.Event_Leaving:
-		return cluster.Leaving{ID: r.Source, Generation: generation(kind.Leaving.Generation)}
-	}
-	return nil
-}
-
-// generation converts a generation from the wire. A value out of range matches no ring.
-func generation(g uint64) cluster.Generation {
-	return cluster.Generation(min(g, math.MaxInt64))
-}
-
-// broken notifies people that a worker's stream broke while the job goes on.
-func (s *Server) broken(t *term, source string, err error) {
-	select {
-	case <-t.over:
-	case <-t.ended:
-	default:
-		s.Notify(source, "its report stream broke: "+status.Convert(err).Message())
-	}
+	return s.job.Limit(t.plan)
 }

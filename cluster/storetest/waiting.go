@@ -22,7 +22,7 @@ func plan(generation cluster.Generation, phase cluster.Phase) cluster.Plan {
 // elasticPlan returns a plan with all fields set.
 func elasticPlan() cluster.Plan {
 	p := plan(7, cluster.Running)
-	p.Limit, p.Rings, p.Identity = 5, 3, "text"
+	p.Limit, p.Rings, p.Identity, p.Nonce = 5, 3, "text", "random"
 	p.Members[0].Version, p.Members[0].Identity = "2", "text"
 	for remedy := cluster.Rejoin; remedy <= cluster.Leave; remedy++ {
 		p.Evicted = append(p.Evicted, cluster.Eviction{

@@ -35,14 +35,16 @@ func etcdCommand() *cobra.Command {
 	flags.StringVar(&cfg.Token, "token", "rondo", "name that distinguishes this cluster from "+
 		"others with the same member names; a cluster keeps its first one")
 	flags.StringVar(&cfg.Data, "data", "", "folder that is this member's disk")
-	flags.StringVar(&cfg.Listen, "listen", "0.0.0.0", "IP address to listen on; 0.0.0.0 is all, "+
-		"those of IPv6 too")
+	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1", "IP address to listen on; 0.0.0.0 is "+
+		"all, those of IPv6 too")
 	flags.IntVar(&cfg.ClientPort, "client-port", 2379, "port for clients")
 	flags.IntVar(&peerPort, "peer-port", 2380, "port of --peers without an address")
-	flags.StringVar(&cfg.Health, "health", ":2381", "host:port of /health, /livez, /readyz and "+
-		"/metrics, without TLS")
+	flags.StringVar(&cfg.Health, "health", "127.0.0.1:2381", "host:port of /health, /livez, "+
+		"/readyz and /metrics, without TLS")
 	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
 		"with clients and members; default: no TLS")
+	flags.BoolVar(&cfg.Insecure, "insecure", false, "without --tls: let other machines read and "+
+		"write everything in this etcd")
 	flags.DurationVar(&cfg.Patience, "patience", 10*time.Minute, "how long to wait for the others "+
 		"to found the cluster or admit this member")
 	flags.BoolVar(&cfg.Verbose, "verbose", false, "have etcd log everything, not only what is "+

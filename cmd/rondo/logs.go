@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"rondo/internal/app"
+	"rondo/internal/printable"
 	"rondo/k8s/kube"
 )
 
@@ -54,8 +54,10 @@ func logsCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		out := logPrinter{out: cmd.OutOrStdout(), coloured: colours(cmd.OutOrStdout()),
-			colour: map[kube.LogSource]int{}}
+		out := logPrinter{out: cmd.OutOrStdout(), colour: map[kube.LogSource]int{}}
+		if terminal := printable.Terminal(out.out); terminal != nil && os.Getenv("NO_COLOR") == "" {
+			out.out, out.coloured = terminal, true
+		}
 		how.Line = out.line
 		how.Note = func(text string) { _, _ = fmt.Fprintln(cmd.ErrOrStderr(), text) }
 		err = cluster.Logs(cmd.Context(), job, how)
@@ -90,7 +92,7 @@ func checkLogs(how kube.Logs) error {
 // logPrinter writes lines behind their source.
 type logPrinter struct {
 	out      io.Writer
-	coloured bool
+	coloured bool                   // on a terminal, unless NO_COLOR is set
 	width    int                    // of the widest source so far
 	colour   map[kube.LogSource]int // in the order of their appearance
 }
@@ -105,12 +107,6 @@ func (p *logPrinter) line(source kube.LogSource, text string) error {
 		}
 		name = fmt.Sprintf("\x1b[%dm%s\x1b[0m", p.colour[source], name)
 	}
-	_, err := fmt.Fprintf(p.out, "%s | %s\n", name, text)
+	_, err := fmt.Fprintf(p.out, "%s | %s\n", name, printable.Text(text))
 	return err
-}
-
-// colours reports whether to write in colour: on a terminal, unless NO_COLOR is set.
-func colours(out io.Writer) bool {
-	file, is := out.(*os.File)
-	return is && os.Getenv("NO_COLOR") == "" && term.IsTerminal(int(file.Fd()))
 }

@@ -27,7 +27,8 @@ func root() *cobra.Command {
 		deleteCommand(), statusCommand(), logsCommand())
 	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),
 		scaleCommand(), stopCommand())
-	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand())
+	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand(),
+		certsCommand())
 	group(c, "models", "Models and data:", generateCommand(), classifyCommand(),
 		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
 		evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())

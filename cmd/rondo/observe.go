@@ -31,7 +31,9 @@ func observeCommand() *cobra.Command {
 	flags.StringVar(&cfg.Meet.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for "+
 		"mutual TLS to etcd and the coordinator; default: no TLS")
 	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "host:port of the web page; an empty "+
-		"host is all of this machine's addresses")
+		"host is all of this machine's addresses, with --insecure")
+	flags.BoolVar(&cfg.Meet.Insecure, "insecure", false, "let other machines read the page, which "+
+		"is plain HTTP")
 	flags.StringVar(&kubeJob, "kube-job", "", "name of the Kubernetes Job that runs the workers; "+
 		"default: none")
 	flags.StringVar(&pod, "pod", "", "name of this pod; default: the host's name")

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
 	"rondo/internal/app"
+	"rondo/internal/printable"
 	"rondo/k8s/kube"
 )
 
@@ -194,8 +194,8 @@ type statusView struct {
 
 func newStatusView(out io.Writer, o statusOptions) *statusView {
 	v := &statusView{out: out, options: o, told: map[string]bool{}, reasons: map[string]string{}}
-	if file, is := out.(*os.File); is && o.format == "" && term.IsTerminal(int(file.Fd())) {
-		v.terminal = file
+	if o.format == "" {
+		v.terminal = printable.Terminal(out)
 	}
 	return v
 }

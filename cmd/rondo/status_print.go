@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"rondo/internal/printable"
 	"rondo/k8s/kube"
 )
 
@@ -258,10 +259,10 @@ func (v *statusView) redraw(statuses []kube.JobStatus, one bool, now time.Time) 
 		fmt.Fprintf(&screen, "\x1b[%dA\x1b[J", v.lines)
 	}
 	for _, line := range lines {
-		screen.WriteString(cut(line, width-1) + "\n")
+		screen.WriteString(cut(printable.Text(line), width-1) + "\n")
 	}
 	v.lines = len(lines)
-	_, err = io.WriteString(v.out, screen.String())
+	_, err = io.WriteString(v.terminal, screen.String())
 	return err
 }
 

@@ -13,10 +13,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"rondo/cluster/meet"
 	"rondo/internal/app"
+	"rondo/internal/certs"
+	"rondo/internal/printable"
 	"rondo/job"
 	"rondo/job/jobspec"
 	"rondo/local"
@@ -33,7 +34,8 @@ func trainCommand() *cobra.Command {
 	var etcd []string
 	var localWorkers, restarts int
 	var dashboard string
-	var asJSON, verbose bool
+	var asJSON, verbose, insecure bool
+	var tls string
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
@@ -58,6 +60,10 @@ func trainCommand() *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log the processes' actions, and show where "+
 		"the steps' time goes")
+	c.Flags().StringVar(&tls, "tls", "", "with --etcd: folder with tls.crt, tls.key and ca.crt, "+
+		"for mutual TLS on every connection; rondo certs makes one")
+	c.Flags().BoolVar(&insecure, "insecure", false, "let other machines reach the page, and "+
+		"without --tls the coordinator and the workers, without encryption")
 	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		spec, err := flags.Spec()
@@ -65,19 +71,25 @@ func trainCommand() *cobra.Command {
 			return err
 		}
 		if cmd.Flags().Changed("etcd") {
-			where := meet.Config{Etcd: etcd, Job: spec.Job}
+			where := meet.Config{Etcd: etcd, Job: spec.Job, TLS: tls, Insecure: insecure}
 			if err := where.Validate(); err != nil {
 				return app.Usage(err)
 			}
+			if err := where.CheckListeners(cmd.Context()); err != nil {
+				return err
+			}
+		} else if tls != "" {
+			return app.Usagef("--tls %s: it is for --etcd; without that, nothing leaves this "+
+				"machine", tls)
 		}
-		openPage, err := pageAt(dashboard)
+		openPage, err := pageAt(dashboard, insecure)
 		if err != nil {
 			return err
 		}
 		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON, verbose)
 		run := local.Run{
 			Spec: spec, Etcd: etcd, Verbose: verbose, LocalWorkers: localWorkers,
-			Restarts: restarts, OpenPage: openPage,
+			Restarts: restarts, OpenPage: openPage, TLS: tls, Insecure: insecure,
 			Show: screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
@@ -96,7 +108,7 @@ func trainCommand() *cobra.Command {
 
 // pageAt opens a job's web page at --dashboard; nil: off.
 func pageAt(
-	address string,
+	address string, insecure bool,
 ) (func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error), error) {
 	if address == "off" {
 		return nil, nil
@@ -107,6 +119,10 @@ func pageAt(
 	}
 	if err != nil {
 		return nil, app.Usagef("--dashboard %q is not off or ADDRESS:PORT: %w", address, err)
+	}
+	if certs.Exposed(address) && !insecure {
+		return nil, app.Usagef("--dashboard %s is open to other machines, and the page is plain "+
+			"HTTP: give --insecure to let anybody there read it", address)
 	}
 	return func(ctx context.Context, spec *rondov1.JobSpec) (local.Page, error) {
 		page, err := observe.OpenPage(ctx, address, spec)
@@ -164,12 +180,12 @@ type screen struct {
 
 func newScreen(stdout, stderr io.Writer, asJSON, verbose bool) *screen {
 	s := &screen{stderr: stderr}
-	file, isFile := stdout.(*os.File)
+	terminal := printable.Terminal(stdout)
 	switch {
 	case asJSON:
 		s.view = telemetry.NewJSONView(stdout)
-	case !verbose && isFile && term.IsTerminal(int(file.Fd())):
-		s.view, s.bar = telemetry.NewBarView(stdout, time.Now), true
+	case !verbose && terminal != nil:
+		s.view, s.bar = telemetry.NewBarView(terminal, time.Now), true
 	default:
 		plain := telemetry.NewPlainView(stdout, plainInterval, time.Now)
 		plain.Times = verbose

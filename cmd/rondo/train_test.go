@@ -24,7 +24,7 @@ func TestResumeCommand(t *testing.T) {
 }
 
 func TestPageAt(t *testing.T) {
-	if open, err := pageAt("off"); open != nil || err != nil {
+	if open, err := pageAt("off", false); open != nil || err != nil {
 		t.Errorf("off: %v", err)
 	}
 	code, out, complaint := rondo(t, "train", "--dashboard", "here")

@@ -15,8 +15,8 @@
 // A []float32 from Alloc is a slice over addresses of the GPU's memory: its length and address mean
 // what they always do, and reading or writing an element is a fault.
 //
-// A Device has a queue of work (queue.go), memory (memory.go), a ferry between the host's memory and
-// the GPU's (staging.go), and products (gemm.go). Layers use these.
+// A Device has a queue of work (queue.go), memory (memory.go), a ferry between the host and the GPU
+// (staging.go), and products (gemm.go). Layers use these.
 //
 // How it computes:
 //

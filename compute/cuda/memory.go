@@ -10,7 +10,8 @@ import (
 	"rondo/compute"
 )
 
-// memory is the account of the device's memory.
+// memory makes and frees the device's memory, and counts it. It knows the recordings, which may
+// still use a scratch that was outgrown.
 type memory struct {
 	queue     *queue
 	blocks    map[unsafe.Pointer]block

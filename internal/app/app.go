@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc/grpclog"
 
+	"rondo/internal/printable"
 	"rondo/job/jobspec"
 )
 
@@ -82,7 +83,8 @@ func Main(root *cobra.Command) int {
 	defer stop()
 	signal.Ignore(syscall.SIGPIPE) // so that writing to a closed pipe is an ordinary error
 	context.AfterFunc(ctx, func() { endAtSecond(stop) })
-	return Run(ctx, root, os.Args[1:], os.Stderr)
+	root.SetOut(printable.Out(os.Stdout))
+	return Run(ctx, root, os.Args[1:], &printable.Writer{Writer: os.Stderr})
 }
 
 // endAtSecond restores the signals' default action, which ends the process. In a container's first

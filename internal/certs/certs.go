@@ -1,8 +1,8 @@
 // Package certs is a process's identity on the network: a certificate, its key and the authority
 // that both ends of a connection trust. They lie in a folder, in the layout of cert-manager's
 // secrets. The package provides mutual TLS. It reads the folder again for each connection, so that
-// certificates can be renewed without a restart. It knows no service and issues no certificates. It
-// may import crypto/tls and gRPC's credentials, and nothing of this module.
+// certificates can be renewed without a restart. Issue makes such a folder. The package knows no
+// service. It may import crypto and gRPC's credentials, and nothing of this module.
 package certs
 
 import (
@@ -76,7 +76,7 @@ func (i *Identity) read() error {
 		return fmt.Errorf("%s has no certificate", i.path(TrustFile))
 	}
 	var invalid x509.CertificateInvalidError
-	err = check(chain(own.Certificate), trusted, "")
+	err = check(chain(own.Certificate), trusted, x509.ExtKeyUsageAny)
 	if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
 		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile),
 			TrustFile, err)
@@ -104,35 +104,38 @@ func (i *Identity) Server() *tls.Config {
 			own, _ := i.newest()
 			return own, nil
 		},
-		VerifyConnection: func(s tls.ConnectionState) error { return i.verify(s, "") },
+		VerifyConnection: i.verify,
 	}
 }
 
-// Client returns the configuration of a client. serverName is the server's name; empty means the
-// name in the address.
+// Client returns the configuration of a client for connections that begin soon: it has the present
+// authority. serverName is the server's name; empty means the name or IP address in the address,
+// which the server's certificate must have.
 func (i *Identity) Client(serverName string) *tls.Config {
+	_, trusted := i.newest()
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
+		RootCAs:    trusted,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := i.newest()
 			return own, nil
 		},
-		// RootCAs would be read only once; VerifyConnection reads the authority for each
-		// connection.
-		InsecureSkipVerify: true, //nolint:gosec // verified by VerifyConnection
-		VerifyConnection:   func(s tls.ConnectionState) error { return i.verify(s, s.ServerName) },
 	}
 }
 
-// verify checks the peer's certificates against the authority, and a server's against its name.
-func (i *Identity) verify(s tls.ConnectionState, name string) error {
+// verify checks a client's certificates against the authority.
+func (i *Identity) verify(s tls.ConnectionState) error {
 	_, trusted := i.newest()
 	if len(s.PeerCertificates) == 0 {
 		return errors.New("the other end shows no certificate")
 	}
-	leaf := s.PeerCertificates[0]
-	err := check(s.PeerCertificates, trusted, name)
+	err := check(s.PeerCertificates, trusted, x509.ExtKeyUsageClientAuth)
+	return i.explain(s.PeerCertificates[0], err)
+}
+
+// explain says what is wrong with the other end's certificate, and what to do.
+func (i *Identity) explain(leaf *x509.Certificate, err error) error {
 	var foreign x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError
 	switch {
@@ -148,8 +151,8 @@ func (i *Identity) verify(s tls.ConnectionState, name string) error {
 	return fmt.Errorf("its certificate (%s): %w", leaf.Subject, err)
 }
 
-// check verifies the first certificate; the others are intermediates.
-func check(certs []*x509.Certificate, trusted *x509.CertPool, name string) error {
+// check verifies the first certificate for a use; the others are intermediates.
+func check(certs []*x509.Certificate, trusted *x509.CertPool, use x509.ExtKeyUsage) error {
 	if len(certs) == 0 {
 		return errors.New("no certificate")
 	}
@@ -158,7 +161,7 @@ func check(certs []*x509.Certificate, trusted *x509.CertPool, name string) error
 		between.AddCert(c)
 	}
 	_, err := certs[0].Verify(x509.VerifyOptions{Roots: trusted, Intermediates: between,
-		DNSName: name, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+		KeyUsages: []x509.ExtKeyUsage{use}})
 	return err
 }
 

@@ -2,8 +2,10 @@ package certs_test
 
 import (
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -211,5 +213,55 @@ func TestWrongFolders(t *testing.T) {
 				t.Errorf("%v: want one line with %q and the folder", err, c.words)
 			}
 		})
+	}
+}
+
+// TestAddressWithoutName: a server at an IP address that its certificate lacks is refused, as one
+// with another name is.
+func TestAddressWithoutName(t *testing.T) {
+	ours := certstest.New(t)
+	address := serve(t, load(t, ours.Good(t.TempDir())).ServerCredentials(nil)) // for 127.0.0.1
+	client := load(t, ours.Good(t.TempDir()))
+	if err := ask(t, dial(t, address, client.ClientCredentials("", nil))); err != nil {
+		t.Errorf("the address in the certificate: %v", err)
+	}
+	other := t.TempDir()
+	ours.IssueFor(other, time.Now().Add(time.Hour), []net.IP{net.IPv4(127, 0, 0, 9)}, certs.Name)
+	address = serve(t, load(t, other).ServerCredentials(nil))
+	err := ask(t, dial(t, address, client.ClientCredentials("", nil)))
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.9, not 127.0.0.1") {
+		t.Errorf("another address: %v", err)
+	}
+	transport := &http.Transport{TLSClientConfig: client.Client("")}
+	defer transport.CloseIdleConnections()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := (&http.Client{Transport: transport}).Do(request); err == nil {
+		_ = answer.Body.Close()
+		t.Error("another address is accepted by a client of HTTP")
+	} else if !strings.Contains(err.Error(), "127.0.0.9, not 127.0.0.1") {
+		t.Errorf("another address by HTTP: %v", err)
+	}
+}
+
+// TestKeyUsage: a certificate for servers alone is no client's, and the other way round.
+func TestKeyUsage(t *testing.T) {
+	ours := certstest.New(t)
+	good := load(t, ours.Good(t.TempDir()))
+	for use, words := range map[x509.ExtKeyUsage]string{
+		x509.ExtKeyUsageServerAuth: "it refuses the certificate of this process",
+		x509.ExtKeyUsageClientAuth: "incompatible key usage"} {
+		only := load(t, ours.IssueUse(t.TempDir(), use, certs.Name))
+		server, client := good, only
+		if use == x509.ExtKeyUsageClientAuth {
+			server, client = only, good
+		}
+		err := ask(t, dial(t, serve(t, server.ServerCredentials(nil)),
+			client.ClientCredentials(certs.Name, nil)))
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v: %v, want %q", use, err, words)
+		}
 	}
 }

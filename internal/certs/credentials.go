@@ -22,13 +22,13 @@ func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCred
 }
 
 // ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
-// means the name in the address. Errors name the peer and the faulty file. They go to log too,
-// because a gRPC client may hide them behind a deadline.
+// means the name or IP address in the address. Errors name the peer and the faulty file. They go to
+// log too, because a gRPC client may hide them behind a deadline.
 func (i *Identity) ClientCredentials(
 	serverName string, log *slog.Logger,
 ) credentials.TransportCredentials {
 	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName)), identity: i,
-		refusals: newRefusalLog(log)}
+		serverName: serverName, refusals: newRefusalLog(log)}
 }
 
 // Refused returns why the client's last connection failed, or nil if it succeeded.
@@ -97,21 +97,27 @@ func (s *server) Clone() credentials.TransportCredentials {
 
 type client struct {
 	credentials.TransportCredentials
-	identity *Identity
-	refusals *refusalLog
+	identity   *Identity
+	serverName string
+	refusals   *refusalLog
 }
 
 func (c *client) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
 	net.Conn, credentials.AuthInfo, error) {
 	peer := conn.RemoteAddr().String()
-	secured, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, conn)
+	present := credentials.NewTLS(c.identity.Client(c.serverName))
+	secured, info, err := present.ClientHandshake(ctx, authority, conn)
 	if err == nil {
 		c.identity.refused.Store(nil)
 		return &unverifiedConn{Conn: secured, peer: peer, client: c}, info, nil
 	}
 	var plain tls.RecordHeaderError
-	if errors.As(err, &plain) {
+	var unverified *tls.CertificateVerificationError
+	switch {
+	case errors.As(err, &plain):
 		err = errors.New("it does not speak TLS: give it --tls")
+	case errors.As(err, &unverified):
+		err = c.identity.explain(unverified.UnverifiedCertificates[0], unverified.Err)
 	}
 	return nil, nil, c.refuse(peer, err)
 }
@@ -126,7 +132,7 @@ func (c *client) refuse(peer string, err error) error {
 
 func (c *client) Clone() credentials.TransportCredentials {
 	return &client{TransportCredentials: c.TransportCredentials.Clone(), identity: c.identity,
-		refusals: c.refusals}
+		serverName: c.serverName, refusals: c.refusals}
 }
 
 // unverifiedConn is a client's connection on which the server's verdict is still to come. In TLS

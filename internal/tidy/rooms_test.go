@@ -35,8 +35,8 @@ const (
 )
 
 // processes are what each process of a job may import.
-const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs internal/health " +
-	"job/jobspec proto/rondo/v1 telemetry"
+const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs " +
+	"internal/connlimit internal/health job/jobspec proto/rondo/v1 telemetry"
 
 // rooms is the architecture: the packages of the module, each with what it may import. cmd wires
 // everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
@@ -70,15 +70,17 @@ func processRooms() []room {
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
-		{path: "internal/app", imports: "job/jobspec", never: graphs},
+		{path: "internal/app", imports: "internal/printable job/jobspec", never: graphs},
 		{path: "internal/certs", tests: "internal/certs/certstest internal/transcript",
 			never: graphs},
 		{path: "internal/certs/certstest", imports: "internal/certs", never: graphs},
+		{path: "internal/connlimit", never: graphs + " google.golang.org/grpc"},
 		{path: "internal/events", imports: "proto/rondo/v1 telemetry", never: graphs},
 		{path: "internal/health", tests: "internal/port", never: graphs},
 		{path: "internal/port", never: graphs},
 		{path: "internal/transcript", never: network + " " + graphs},
 		{path: "internal/netns", never: network + " " + graphs},
+		{path: "internal/printable", never: network + " " + graphs},
 		{path: "internal/procgroup", never: network + " " + graphs},
 		{path: "internal/drawing", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
@@ -189,7 +191,7 @@ func otherRooms() []room {
 		// What lasts, and what is shown.
 		{path: "checkpoint/bucket", never: graphs},
 		{path: "checkpoint", never: network + " " + graphs},
-		{path: "telemetry", never: network + " " + graphs},
+		{path: "telemetry", imports: "internal/printable", never: network + " " + graphs},
 		{path: "telemetry/trace", never: network + " " + graphs},
 		{path: "telemetry/metrics", imports: "telemetry", never: network + " " + graphs},
 		{path: "dashboard", imports: "telemetry", never: graphs + " os"},

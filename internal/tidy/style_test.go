@@ -67,8 +67,8 @@ const mostMethods = 25
 // crowded are types with more, and why.
 func crowded() map[string]string {
 	const device = "compute.Device alone has 26 methods, one for each of a network's operations"
-	return map[string]string{"compute/cuda.Device": "memory, staging, products and the work on " +
-		"vectors of a GPU are not types of their own yet", "compute/cpu.Device": device,
+	return map[string]string{"compute/cuda.Device": device + "; it is a Recorder, Stager, " +
+		"Grouper and Sizer, too", "compute/cpu.Device": device,
 		"compute/devicetest.Protected": device, "compute/devicetest.Recorder": device,
 		"compute/cpu.native": "one method for each kernel in C, and some in tests"}
 }

@@ -98,6 +98,8 @@ func tasksOf(field protoreflect.Name) []string {
 			task.Describe}
 	case "bidirectional":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
+	case "hidden_backward":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
 	case "deep_input", "deep_output":
@@ -195,6 +197,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 	}
 	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 {
 		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
+	}
+	if spec.HiddenBackward > 0 && !spec.Bidirectional {
+		return usagef("--hidden-backward %d is for --bidirectional: give it", spec.HiddenBackward)
 	}
 	if spec.IKnow && !spec.Bidirectional {
 		return usagef("--i-know is for --bidirectional: give it, or leave --i-know out")
@@ -358,7 +363,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
-		LayerNorm: spec.LayerNorm, SkipConnections: spec.SkipConnections,
+		HiddenBackward: spec.HiddenBackward,
+		LayerNorm:      spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
 		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),

@@ -3,10 +3,8 @@ package kube
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -55,7 +54,8 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 		}, "spec")
 	case "NetworkPolicy":
 		return edit(o.Object, func(p *networkingv1.NetworkPolicySpec) error {
-			return f.policy(o.GetName(), p)
+			f.policy(o.GetName(), p)
+			return nil
 		}, "spec")
 	}
 	return nil
@@ -164,6 +164,7 @@ func (f *filling) worker(p *corev1.PodSpec) error {
 	}
 	c := &p.Containers[at]
 	c.VolumeMounts = append(c.VolumeMounts, f.volumes.mounts...)
+	c.Args = append(c.Args, jobspec.AllowFlags(f.spec)...)
 	for i := range c.EnvFrom {
 		if secret := c.EnvFrom[i].SecretRef; secret != nil && secret.Name == defaultS3Secret {
 			secret.Name = s.S3Secret
@@ -215,38 +216,28 @@ func (f *filling) etcd(set *unstructured.Unstructured) error {
 }
 
 // policy allows connections to the ports of an external etcd and of buckets.
-func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) error {
+func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) {
 	switch strings.TrimPrefix(name, f.spec.Job+"-") {
 	case "to-etcd":
-		if len(f.submission.Etcd) == 0 {
-			return nil
-		}
 		var ports []string
 		for _, endpoint := range f.submission.Etcd {
-			_, port, err := net.SplitHostPort(endpoint[strings.LastIndex(endpoint, "/")+1:])
-			if err != nil {
-				return err
-			}
-			ports = append(ports, port)
+			ports = append(ports, endpoint[strings.LastIndex(endpoint, ":")+1:])
 		}
-		return setPorts(&p.Egress[0], ports)
+		if len(ports) > 0 {
+			p.Egress[0].Ports = policyPorts(ports)
+		}
 	case "worker":
 		var ports []string
 		for _, bucket := range f.volumes.buckets {
-			if port := portOf(bucket); port != "443" {
+			if port := portOf(bucket); port != "443" { // which the manifests allow
 				ports = append(ports, port)
 			}
 		}
-		if len(ports) == 0 {
-			return nil
+		if len(ports) > 0 {
+			p.Egress = append(p.Egress,
+				networkingv1.NetworkPolicyEgressRule{Ports: policyPorts(ports)})
 		}
-		var rule networkingv1.NetworkPolicyEgressRule
-		if err := setPorts(&rule, ports); err != nil {
-			return err
-		}
-		p.Egress = append(p.Egress, rule)
 	}
-	return nil
 }
 
 // portOf returns the port of a bucket's endpoint.
@@ -268,21 +259,16 @@ func portOf(bucket *url.URL) string {
 	return "443"
 }
 
-// setPorts sets a rule's TCP ports, each once.
-func setPorts(rule *networkingv1.NetworkPolicyEgressRule, ports []string) error {
+// policyPorts returns TCP ports, each once.
+func policyPorts(numbers []string) []networkingv1.NetworkPolicyPort {
 	tcp := corev1.ProtocolTCP
-	rule.Ports = nil
-	slices.Sort(ports)
-	for _, port := range slices.Compact(ports) {
-		n, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return err
-		}
-		number := intstr.FromInt32(int32(n))
-		rule.Ports = append(rule.Ports,
-			networkingv1.NetworkPolicyPort{Protocol: &tcp, Port: &number})
+	var ports []networkingv1.NetworkPolicyPort
+	slices.Sort(numbers)
+	for _, number := range slices.Compact(numbers) {
+		port := intstr.Parse(number)
+		ports = append(ports, networkingv1.NetworkPolicyPort{Protocol: &tcp, Port: &port})
 	}
-	return nil
+	return ports
 }
 
 // edit changes a part of an object as its Go type.

@@ -276,7 +276,7 @@ func (r *logReader) copy(ctx context.Context, pod *corev1.Pod, o *corev1.PodLogO
 	return r.lines(stream, source, after)
 }
 
-// lines passes on the lines of a stream after a time. It cuts lines that are longer than maxLogLine.
+// lines passes on the lines of a stream after a time. It cuts lines at maxLogLine.
 func (r *logReader) lines(stream io.Reader, source LogSource, after time.Time) (
 	last time.Time, err error) {
 	last = after

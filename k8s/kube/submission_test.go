@@ -80,6 +80,8 @@ func TestRefusedSubmissions(t *testing.T) {
 
 		"--gpus-per-worker=1 --device=cuda:1": "a pod sees no GPU but its own",
 
+		"--corpus=s3://a/b?endpoint=c:70000": "the port of endpoint is not 1 to 65535",
+
 		"--checkpoint-every=5 --checkpoint-dir=none": "--checkpoint-dir is none",
 	} {
 		s, err := submission(t, strings.Fields(line)...)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -174,6 +175,9 @@ func (m *mounts) place(flag, location string, writes bool) (string, error) {
 		bucket, err := url.Parse(location)
 		if err != nil || bucket.Host == "" {
 			return "", app.Usagef("%s %s is not %s://BUCKET/PATH", flag, location, scheme)
+		}
+		if _, err := strconv.ParseUint(portOf(bucket), 10, 16); err != nil {
+			return "", app.Usagef("%s %s: the port of endpoint is not 1 to 65535", flag, location)
 		}
 		m.buckets = append(m.buckets, bucket)
 		return location, nil

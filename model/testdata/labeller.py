@@ -9,6 +9,7 @@ dropout.py); without dropout the script checks that one module of all layers giv
 
     cell, layers, T, B, V, E, H, C, bidirectional, pool, dropout, dropout_input, seed, step, lanes
     locked: all steps of a lane have the same dropout mask
+    widths: the second direction is HB wide (hidden_backward)
     deep: with deep.py's deep input, transitions and output
     norm: torch.nn.LayerNorm follows each layer's dropout; skip: and before it, from the second
         layer on, the layer's input is added
@@ -26,11 +27,11 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import deep
 
-T, B, V, H, C = 5, 4, 7, 5, 3
+T, B, V, H, C, HB = 5, 4, 7, 5, 3, 3
 SEED, STEP, LANES, LENGTHS = 9, 2, [4, 0, 11, 5], [5, 2, 1, 4]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 # name: cell, layers, bidirectional, E, pool, dropout, and any of label smoothing, locked, norm,
-# skip and deep
+# skip, widths and deep
 CASES = {
     "lstm-last": ("lstm", 2, True, 4, "last", 0),
     "gru-mean": ("gru", 2, True, 4, "mean", 0),
@@ -49,6 +50,7 @@ CASES = {
     "gru-mean-smooth": ("gru", 2, True, 4, "mean", 0, 0.2),
     "gru-deep": ("gru", 2, True, 4, "mean", 0.3, "deep"),
     "lstm-deep": ("lstm", 2, True, 4, "none", 0, "deep", "norm", "skip"),
+    "gru-widths": ("gru", 2, True, 4, "last", 0.3, "widths", "norm"),
 }
 GOLDEN, BITS = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
@@ -85,16 +87,33 @@ def packed(module, x):
     return pad_packed_sequence(y, total_length=T)[0]
 
 
+class TwoWidths(nn.Module):
+    def __init__(self, cell, inputs):
+        super().__init__()
+        self.ahead, self.back = cell(inputs, H), cell(inputs, HB)
+
+    def forward(self, x):
+        return torch.cat([self.ahead(x)[0], self.turn(self.back(self.turn(x))[0])], 2)
+
+    def turn(self, x):
+        rows = [torch.cat([x[:n, b].flip(0), x[n:, b]]) for b, n in enumerate(LENGTHS)]
+        return torch.stack(rows, 1)
+
+
 class Labeller(nn.Module):
     def __init__(self, cell, layers, bidirectional, embed, pool, dropout, *kinds):
         super().__init__()
         self.locked, self.skip, self.deep = "locked" in kinds, "skip" in kinds, "deep" in kinds
         self.case = cell, layers, bidirectional, embed, pool, dropout
-        width = H * (1 + bidirectional)
+        self.widths = "widths" in kinds
+        width = H + HB if self.widths else H * (1 + bidirectional)
         self.embedding = nn.Embedding(V, embed) if embed else None
         first = H if self.deep else embed or V
         self.rnn = nn.ModuleList(CELLS[cell](width if l else first, H,
                                              bidirectional=bidirectional) for l in range(layers))
+        if self.widths:
+            self.rnn = nn.ModuleList(TwoWidths(CELLS[cell], width if l else embed)
+                                     for l in range(layers))
         self.norm = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers * ("norm" in kinds)))
         for p in self.norm.parameters():
             nn.init.normal_(p)
@@ -111,11 +130,11 @@ class Labeller(nn.Module):
         x = deep.through(self.deep_input, x) if self.deep else x
         for l, layer in enumerate(self.rnn):
             h = (deep.packed(layer, self.transition[l], x, LENGTHS) if self.deep
-                 else packed(layer, x))
+                 else layer(x) if self.widths else packed(layer, x))
             h = drop(h, dropout, l, self.locked)
             x = h + x if self.skip and l else h
             x = self.norm[l](x) if self.norm else x
-        if dropout == 0 and not (self.norm or self.skip or self.deep):
+        if dropout == 0 and not (self.norm or self.skip or self.deep or self.widths):
             self.check(first, x)
         steps = torch.arange(T)[:, None] < torch.tensor(LENGTHS)  # [T, B]
         if pool == "last":
@@ -139,7 +158,9 @@ class Labeller(nn.Module):
 
     def named(self):
         """The parameters by the names that torch.nn.LSTM(num_layers=...) gives them."""
-        return ((deep.named(name), p) for name, p in self.named_parameters())
+        for name, p in self.named_parameters():
+            side = "_reverse" * (".back." in name)
+            yield deep.named(name.replace(".ahead.", ".").replace(".back.", ".")) + side, p
 
 
 def rounded(t):
@@ -173,6 +194,7 @@ def trace(number, case):
         "E": embed, "H": H, "C": C, "bidirectional": bidirectional, "pool": pool,
         "dropout": dropout, "dropout_input": dropout if embed else 0,
         **{kind: True for kind in case[6:] if isinstance(kind, str)}, **more,
+        **({"hidden_backward": HB} if model.widths else {}),
         "seed": SEED, "step": STEP,
         "lanes": LANES, "ids": ids.tolist(), "lengths": LENGTHS,
         "targets": targets.reshape(-1).tolist(), "output": rounded(output),

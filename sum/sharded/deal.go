@@ -38,12 +38,29 @@ func (s *Slots) offer() (o offer) {
 	return o
 }
 
+// gather returns the offers of all ranks.
+func (s *Slots) gather(ctx context.Context) ([]offer, error) {
+	all, err := agree.Gather(ctx, s.ranks, s.offer())
+	if err != nil {
+		return nil, err
+	}
+	for rank, o := range all {
+		for _, r := range o.Ranges {
+			if r[0] < 0 || r[1] < r[0] || r[1] > int64(len(s.Params)) {
+				return nil, s.ranks.Distrust(rank, "that it has the slots of parameters %d to %d, "+
+					"of %d", r[0], r[1], len(s.Params))
+			}
+		}
+	}
+	return all, nil
+}
+
 // Alike compares slots that two ranks keep.
 func (s *Slots) Alike(ctx context.Context) error {
 	if !s.logs() || !s.Compare || len(s.ends) == 1 {
 		return nil
 	}
-	all, err := agree.Gather(ctx, s.ranks, s.offer())
+	all, err := s.gather(ctx)
 	if err != nil {
 		return fmt.Errorf("comparing the optimizer's slots: %w", err)
 	}
@@ -60,7 +77,7 @@ func (s *Slots) Meet(ctx context.Context) (gaps int, err error) {
 	if s.Slots == 0 || s.Updates() == 0 { // before the first update slots are zeros
 		return 0, nil
 	}
-	all, err := agree.Gather(ctx, s.ranks, s.offer())
+	all, err := s.gather(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("finding which rank has which optimizer slots: %w", err)
 	}

@@ -37,6 +37,11 @@ func (e *Entry) whoKnows(ctx context.Context, r Ranks) ([]int, error) {
 		return nil, err
 	}
 	givers := make([]int, len(e.Known))
+	for i, v := range wire {
+		if _, ok := pair(v); !ok {
+			return nil, r.Distrust(i/size, "%v where a mask of %d lanes is due", v, maskBits)
+		}
+	}
 	for lane := range givers {
 		givers[lane] = -1
 		for rank := range ends {

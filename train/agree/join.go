@@ -13,6 +13,8 @@ type State[P any] interface {
 	StartFresh() error
 	// Overwrite prepares for another rank's tensors. The rank has no state until Adopt.
 	Overwrite(by Version)
+	// Check returns an error if no rank of this job can be there.
+	Check(Standing[P]) error
 	// Adopt makes the standing this rank's. The tensors are those of the rank that it is from.
 	Adopt(from Standing[P])
 	// Lanes returns the lanes' states after the last step, as far as this rank knows them.
@@ -38,19 +40,24 @@ type Join[P any] struct {
 	// Compare says that the ranks that have the elected state compare their tensors before one of
 	// them is copied.
 	Compare bool
-	// Look finds the snapshot to go on from, and returns what makes it this rank's state. Nil, and
-	// a nil load: there is none. Rank 0 alone calls it, in a goroutine of its own. It may take its
-	// time, and ends when ctx does.
-	Look            func(ctx context.Context, why Reason) (load func() error, err error)
+	// Look finds the snapshot to go on from, if there is one of a step after the given one, and
+	// returns what makes it this rank's state. Nil, and a nil load: there is none. Rank 0 alone
+	// calls it, in a goroutine of its own. It may take its time, and ends when ctx does.
+	Look func(ctx context.Context, why Reason, after int64) (load func() error, err error)
+
 	Replayer        Replayer
 	SegmentsPerStep int64
 	Notice          func(text string) // tells people
 }
 
+// anyStep is what a snapshot of any step is after.
+const anyStep = -1
+
 // Run makes the state of all ranks that of the furthest one, and gives each the states of all
-// lanes. If no rank has a state, or nobody knows some lanes, the ranks go back to a snapshot. If
-// there is none, the job starts from scratch, or the lanes are replayed. If Run fails, a rank that
-// has a state keeps it, unless it was just receiving another one.
+// lanes. If none of them was in the ring before this one, others may have gone further: a later
+// snapshot then goes before it. If no rank has a state, or nobody knows some lanes, the ranks go
+// back to a snapshot. If there is none, the job starts from scratch, or the lanes are replayed. If
+// Run fails, a rank that has a state keeps it, unless it was just receiving another one.
 func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 	joined := Joined{Donor: -1}
 	if err := j.run(ctx, &joined); err != nil {
@@ -62,13 +69,14 @@ func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 }
 
 func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
-	all, err := Gather(ctx, j.Ranks, j.State.Standing())
+	all, err := j.gather(ctx, j.State.Standing())
 	if err != nil {
 		return err
 	}
 	donor := elect(all)
-	if donor < 0 {
-		if all, err = j.restore(ctx, NoState); err != nil {
+	switch {
+	case donor < 0:
+		if all, err = j.restore(ctx, NoState, anyStep); err != nil {
 			return err
 		}
 		if !all[0].Found {
@@ -76,6 +84,14 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			return j.State.StartFresh()
 		}
 		joined.From, donor = FromCheckpoint, 0
+	case all[donor].Joined < j.Ranks.Generation-1:
+		later, err := j.restore(ctx, Behind, all[donor].Version.Step)
+		if err != nil {
+			return err
+		}
+		if later[0].Found {
+			joined.From, all, donor = FromCheckpoint, later, 0
+		}
 	}
 	lost, gaps, err := j.share(ctx, all, donor, joined)
 	if err != nil {
@@ -85,7 +101,7 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		return j.Shards.Deal(ctx)
 	}
 	joined.LostLanes, joined.LostSlots = lost, gaps
-	if all, err = j.restore(ctx, LostLanes); err != nil {
+	if all, err = j.restore(ctx, LostLanes, anyStep); err != nil {
 		return err
 	}
 	if all[0].Found {
@@ -94,8 +110,8 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			return err
 		}
 		if len(lost) > 0 || gaps > 0 {
-			panic(fmt.Sprintf("agree: a snapshot without the lanes %v and %d parameters' shards",
-				lost, gaps))
+			return j.Ranks.Distrust(0, "that it has a snapshot, which lacks the lanes %v and the "+
+				"shards of %d parameters", lost, gaps)
 		}
 		return j.Shards.Deal(ctx)
 	}
@@ -106,6 +122,23 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		}
 	}
 	return j.Shards.Deal(ctx)
+}
+
+// gather gives every rank the standings of all.
+func (j *Join[P]) gather(ctx context.Context, own Standing[P]) ([]Standing[P], error) {
+	all, err := Gather(ctx, j.Ranks, own)
+	if err != nil {
+		return nil, err
+	}
+	for rank, s := range all {
+		if !s.Has {
+			continue
+		}
+		if err := j.State.Check(s); err != nil {
+			return nil, j.Ranks.Distrust(rank, "where it is: %w", err)
+		}
+	}
+	return all, nil
 }
 
 // share makes the donor's state every rank's, and deals the lanes. It returns the lanes that nobody

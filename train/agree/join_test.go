@@ -65,6 +65,13 @@ func (r *rank) StartFresh() error {
 	return nil
 }
 
+func (r *rank) Check(s Standing[int64]) error {
+	if s.Progress != s.Version.Step || s.Progress > 1000 {
+		return fmt.Errorf("step %d, with the progress of step %d", s.Version.Step, s.Progress)
+	}
+	return nil
+}
+
 func (r *rank) Overwrite(Version) { r.standing.Has = false }
 func (r *rank) Lanes() *Entry     { return r.states.At(r.standing.Version) }
 
@@ -106,7 +113,7 @@ func (s *segments) Close() {}
 
 // join has ranks join a ring, in which look is rank 0's, and wrap changes a rank's gather.
 func join(
-	t *testing.T, look func(context.Context, Reason) (func() error, error),
+	t *testing.T, look func(context.Context, Reason, int64) (func() error, error),
 	wrap func(r Ranks) Ranks, ranks ...*rank,
 ) ([]Joined, []error) {
 	t.Helper()
@@ -254,7 +261,7 @@ func TestJoinRestores(t *testing.T) {
 				ranks = []*rank{newRank(7, 0, 1), newRank(7, 2, 5)}
 				ranks[0].gaps, ranks[1].gaps = 4, 4
 			}
-			look := func(_ context.Context, why Reason) (func() error, error) {
+			look := func(_ context.Context, why Reason, _ int64) (func() error, error) {
 				if why != c.why {
 					t.Errorf("asked for because of %v", why)
 				}
@@ -295,10 +302,50 @@ func TestJoinRestores(t *testing.T) {
 	}
 }
 
+// A ring that none of the ranks was in may have gone further and saved its state: a later snapshot
+// goes before what they have, an earlier one or none does not. Nobody looks after a ring that one
+// of them was in.
+func TestJoinTakesALaterSnapshot(t *testing.T) {
+	for _, c := range []struct {
+		generation, snapshot int64 // 0: none
+		want                 int64
+		from                 string
+	}{{3, 9, 9, FromCheckpoint}, {3, 0, 7, ""}, {2, 9, 7, ""}} {
+		ranks := []*rank{newRank(6, 0, 1, 2), newRank(7, 0, 1, 2, 3, 4, 5)}
+		asked := false
+		look := func(_ context.Context, why Reason, after int64) (func() error, error) {
+			asked = true
+			if why != Behind || after != 7 {
+				t.Errorf("asked for because of %v, after step %d", why, after)
+			}
+			if c.snapshot == 0 {
+				return nil, nil
+			}
+			return func() error {
+				ranks[0].set(Version{c.snapshot, 3}, []int{0, 1, 2, 3, 4, 5})
+				return nil
+			}, nil
+		}
+		joined, errs := join(t, look, func(r Ranks) Ranks {
+			r.Generation = c.generation
+			return r
+		}, ranks...)
+		if err := errors.Join(errs...); err != nil || asked != (c.generation == 3) {
+			t.Errorf("%+v: asked %v, %v", c, asked, err)
+		}
+		for _, j := range joined {
+			if j.From != c.from || j.Step != c.want {
+				t.Errorf("%+v: %+v", c, j)
+			}
+		}
+		alike(t, c.want, func(int) float32 { return float32(c.want) }, ranks)
+	}
+}
+
 // A snapshot that cannot be found or loaded ends the Join.
 func TestJoinCannotRestore(t *testing.T) {
 	for _, load := range []func() error{nil, func() error { return errTest }} {
-		_, errs := join(t, func(context.Context, Reason) (func() error, error) {
+		_, errs := join(t, func(context.Context, Reason, int64) (func() error, error) {
 			if load == nil {
 				return nil, errTest
 			}
@@ -314,7 +361,7 @@ func TestJoinCannotRestore(t *testing.T) {
 func TestLookTakesItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ranks := []*rank{newRank(0), newRank(0), newRank(0)}
-		look := func(ctx context.Context, _ Reason) (func() error, error) {
+		look := func(ctx context.Context, _ Reason, _ int64) (func() error, error) {
 			select {
 			case <-time.After(time.Hour):
 			case <-ctx.Done():
@@ -350,7 +397,7 @@ func TestLookIsBrokenOff(t *testing.T) {
 	for _, byRing := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			ended := false // not atomic: Run returns after Look
-			look := func(ctx context.Context, _ Reason) (func() error, error) {
+			look := func(ctx context.Context, _ Reason, _ int64) (func() error, error) {
 				<-ctx.Done()
 				ended = true
 				return nil, errors.New("the storage has been left")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 // Ranks are the ranks of a ring, as one of them sees it.
@@ -49,8 +50,27 @@ func (r Ranks) evenEnds(size int) []int {
 	return ends
 }
 
+// Distrust returns the error of a rank that has said what cannot be. It goes on like one whose
+// memory is corrupt.
+func (r Ranks) Distrust(rank int, format string, a ...any) error {
+	return fmt.Errorf("%s says "+format+": %w", append(append([]any{r.Name(rank)}, a...),
+		r.corrupt([]int{rank}))...)
+}
+
+// pair returns the two bytes in a float of a gathering. A sound rank sends no other value.
+func pair(v float32) (uint16, bool) {
+	if !(v >= 0 && v <= math.MaxUint16) { // also if it is not a number
+		return 0, false
+	}
+	return uint16(v), float32(uint16(v)) == v
+}
+
+// checked is a gathered value that can tell what no sound rank says.
+type checked interface{ check() error }
+
 // Gather gives every rank the values of all, by rank. A value has a fixed size, as encoding/binary
-// defines it. Its bytes travel in pairs, since a float32 holds whole numbers of 24 bits.
+// defines it. Its bytes travel in pairs, since a float32 holds whole numbers of 24 bits. What a
+// rank cannot have said in good faith is an error that names it.
 func Gather[T any](ctx context.Context, r Ranks, own T) ([]T, error) {
 	all := make([]T, len(r.LaneEnds))
 	if r.AllGather == nil {
@@ -72,11 +92,20 @@ func Gather[T any](ctx context.Context, r Ranks, own T) ([]T, error) {
 		return nil, err
 	}
 	for rank := range all {
-		for i, pair := range wire[rank*size : ends[rank]] {
-			binary.LittleEndian.PutUint16(bytes[2*i:], uint16(pair))
+		for i, v := range wire[rank*size : ends[rank]] {
+			two, ok := pair(v)
+			if !ok {
+				return nil, r.Distrust(rank, "%v where two bytes are due", v)
+			}
+			binary.LittleEndian.PutUint16(bytes[2*i:], two)
 		}
 		if _, err := binary.Decode(bytes, binary.LittleEndian, &all[rank]); err != nil {
 			return nil, fmt.Errorf("agree: decoding rank %d's value: %w", rank, err)
+		}
+		if value, ok := any(all[rank]).(checked); ok {
+			if err := value.check(); err != nil {
+				return nil, r.Distrust(rank, "%w", err)
+			}
 		}
 	}
 	return all, nil

@@ -51,7 +51,11 @@ func (j *Join[P]) replay(ctx context.Context, lost []int) (segments int64, err e
 	e.Heal(Lanes{})
 	lost, err = e.Deal(ctx, j.Ranks)
 	if err == nil && len(lost) > 0 {
-		panic(fmt.Sprintf("agree: a replay has left out the lanes %v", lost))
+		for rank := range j.Ranks.LaneEnds {
+			if l := j.Ranks.Lanes(rank); l.First <= lost[0] && lost[0] < l.End() {
+				err = j.Ranks.Distrust(rank, "nothing of the lanes %v, which it has replayed", lost)
+			}
+		}
 	}
 	return to - from, err
 }

@@ -13,6 +13,7 @@ type Reason int
 const (
 	NoState   Reason = iota // no rank has a state
 	LostLanes               // no rank knows the state of some lanes, or of some shards
+	Behind                  // rings that no rank was in may have gone further
 )
 
 // lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.
@@ -27,7 +28,9 @@ type found struct {
 // restore lets rank 0 look for a snapshot, and tells all ranks whether it has loaded one. Finding,
 // reading and verifying a snapshot may take much longer than the ranks wait for each other in the
 // ring, so they meet every lookSigns.
-func (j *Join[P]) restore(ctx context.Context, reason Reason) ([]Standing[P], error) {
+func (j *Join[P]) restore(
+	ctx context.Context, reason Reason, after int64,
+) ([]Standing[P], error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var looking sync.WaitGroup
 	defer looking.Wait() // after cancel
@@ -36,7 +39,7 @@ func (j *Join[P]) restore(ctx context.Context, reason Reason) ([]Standing[P], er
 	if j.Ranks.Rank == 0 && j.Look != nil {
 		finding = make(chan found, 1)
 		looking.Go(func() {
-			load, err := j.Look(ctx, reason)
+			load, err := j.Look(ctx, reason, after)
 			finding <- found{load, err}
 		})
 	}
@@ -48,7 +51,7 @@ func (j *Join[P]) restore(ctx context.Context, reason Reason) ([]Standing[P], er
 				return nil, err
 			}
 		}
-		all, err := Gather(ctx, j.Ranks, own)
+		all, err := j.gather(ctx, own)
 		if err != nil || !all[0].Looking {
 			return all, err
 		}

@@ -42,6 +42,15 @@ type presence struct {
 	Sending int64 // its sends were blocked
 }
 
+// check returns an error for what no rank says in good faith.
+func (p presence) check() error {
+	if p.Steps < 0 || p.Compute < 0 || p.Sending < 0 {
+		return fmt.Errorf("that %d steps took %d ns each, and sending %d", p.Steps, p.Compute,
+			p.Sending)
+	}
+	return nil
+}
+
 // Begin starts anew in a ring, in which this rank's sends were blocked for so long so far. If the
 // coordinator keeps the ring although a StragglerError has named a rank, the generation stays, and
 // so does the list of those ranks.

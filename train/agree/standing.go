@@ -1,5 +1,7 @@
 package agree
 
+import "fmt"
+
 // Version names the state of a job: the number of completed steps, and the generation of the ring
 // that completed the last one. Ranks that complete a step in one ring have the same parameters, to
 // the last bit.
@@ -17,6 +19,15 @@ type Standing[P any] struct {
 	Joined   int64 // the generation of the last ring that this rank joined with the state
 	Version  Version
 	Progress P
+}
+
+// check returns an error for what no rank says in good faith.
+func (s Standing[P]) check() error {
+	if v := s.Version; v.Step < 0 || v.Ring < 0 || s.Joined < 0 {
+		return fmt.Errorf("that it has step %d of ring %d, and joined ring %d", v.Step, v.Ring,
+			s.Joined)
+	}
+	return nil
 }
 
 // same says whether two ranks have the same parameters.

@@ -15,47 +15,48 @@ func Plain(c credentials.TransportCredentials) bool {
 	return c.Info().SecurityProtocol == insecure.NewCredentials().Info().SecurityProtocol
 }
 
-// Credentials returns a server's credentials that put a Reader under each connection, where the
-// streams' handlers find it. Credentials with TLS are returned as they are.
+// Credentials returns a server's credentials that mark each connection, so that the streams'
+// handlers can tell connections apart. Without TLS they also put a Reader under it.
 func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
-	if Plain(c) {
-		return plain{c}
-	}
-	return c
+	return marking{c, Plain(c)}
 }
 
-// plain are the credentials of a server without TLS.
-type plain struct {
+type marking struct {
 	credentials.TransportCredentials
+	plain bool
 }
 
 // ServerHandshake is called by gRPC for each new connection.
-func (p plain) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	conn, info, err := p.TransportCredentials.ServerHandshake(conn)
+func (m marking) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	conn, info, err := m.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
 		return nil, nil, err
 	}
+	if !m.plain {
+		return conn, &Connection{AuthInfo: info}, nil
+	}
 	i := newReader(conn)
-	return i, withReader{info, i}, nil
+	return i, &Connection{info, i}, nil
 }
 
 // Clone returns a copy.
-func (p plain) Clone() credentials.TransportCredentials {
-	return plain{p.TransportCredentials.Clone()}
+func (m marking) Clone() credentials.TransportCredentials {
+	return marking{m.TransportCredentials.Clone(), m.plain}
 }
 
-// withReader is the AuthInfo of a connection, with the Reader under it.
-type withReader struct {
-	credentials.AuthInfo
-	reader *Reader
+// Connection is the AuthInfo of a connection. Each connection has its own pointer.
+type Connection struct {
+	credentials.AuthInfo         // of the credentials beneath
+	Reader               *Reader // nil with TLS
 }
 
-// ReaderOf returns the Reader under a stream; nil: none.
-func ReaderOf(ctx context.Context) *Reader {
+// ConnectionOf returns the connection of a stream that a server with Credentials has accepted; nil:
+// it is not of such a server.
+func ConnectionOf(ctx context.Context) *Connection {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
 		return nil
 	}
-	with, _ := p.AuthInfo.(withReader)
-	return with.reader
+	c, _ := p.AuthInfo.(*Connection)
+	return c
 }

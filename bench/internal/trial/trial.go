@@ -30,6 +30,14 @@ type Result struct {
 	EvalLoss        float64 // of the last evaluation; 0: there was none
 	Sample          string  // the last one
 	Device          string  // of rank 0
+	Timings         []Timing
+}
+
+// A Timing is where the seconds of a step went.
+type Timing struct {
+	Compute float64 `json:"compute_seconds"`
+	Exposed float64 `json:"exposed_seconds"` // of the ring's time, beside compute
+	Waiting float64 `json:"waiting_seconds"` // for others
 }
 
 // Run runs the program with the arguments, whose last is the first flag of `rondo train` or later:
@@ -69,6 +77,7 @@ type event struct {
 	Loss            *float64 `json:"loss"`
 	TokensPerSecond float64  `json:"tokens_per_second"`
 	Text            string   `json:"text"`
+	Timing
 }
 
 // Read reads a job's events to the end. It fails if there is no "done" among them, or no step.
@@ -97,6 +106,7 @@ func Read(r io.Reader) (Result, error) {
 			}
 			result.Steps, result.Epoch = e.Step, e.Epoch
 			losses = append(losses, number(e.Loss))
+			result.Timings = append(result.Timings, e.Timing)
 		case "eval":
 			result.EvalLoss = number(e.Loss)
 		case "sample":

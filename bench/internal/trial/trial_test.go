@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -15,7 +16,8 @@ const events = `{"event":"worker","rank":1,"device":"cpu (b)"}
 {"event":"step","step":2,"epoch":0,"loss":2.5}
 {"event":"sample","step":2,"text":"early"}
 {"event":"step","step":3,"epoch":1,"loss":1}
-{"event":"step","step":4,"epoch":1,"loss":2}
+{"event":"step","step":4,"epoch":1,"loss":2,` +
+	`"compute_seconds":3,"exposed_seconds":2,"waiting_seconds":1}
 {"event":"eval","step":4,"loss":1.75,"perplexity":5.75}
 {"event":"sample","step":4,"text":"time traveller"}
 `
@@ -25,8 +27,9 @@ const done = `{"event":"done","step":4,"loss":2,"perplexity":7.4,"tokens_per_sec
 func TestRead(t *testing.T) {
 	got, err := Read(strings.NewReader(events + done + "\n"))
 	want := Result{Steps: 4, Epoch: 1, Perplexity: math.Exp(1.5), TokensPerSecond: 1234.5,
-		EvalLoss: 1.75, Sample: "time traveller", Device: "cpu (a)"}
-	if err != nil || got != want {
+		EvalLoss: 1.75, Sample: "time traveller", Device: "cpu (a)",
+		Timings: []Timing{{}, {}, {}, {Compute: 3, Exposed: 2, Waiting: 1}}}
+	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
 	for name, c := range map[string]struct{ text, want string }{
@@ -40,7 +43,7 @@ func TestRead(t *testing.T) {
 			t.Errorf("%s: %v; want %q", name, err, c.want)
 		}
 	}
-	infinite := strings.Replace(events, `"loss":2}`, `"loss":null}`, 1) + done
+	infinite := strings.Replace(events, `"loss":2,`, `"loss":null,`, 1) + done
 	if got, err := Read(strings.NewReader(infinite)); err != nil || !math.IsNaN(got.Perplexity) {
 		t.Errorf("a loss that is not finite: %+v, %v", got, err)
 	}

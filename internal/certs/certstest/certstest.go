@@ -56,12 +56,30 @@ func newKey(t testing.TB) *ecdsa.PrivateKey {
 // for names and for 127.0.0.1.
 func (a *Authority) Issue(dir string, until time.Time, names ...string) string {
 	a.t.Helper()
+	return a.IssueFor(dir, until, []net.IP{net.IPv4(127, 0, 0, 1)}, names...)
+}
+
+// IssueFor is Issue for other addresses.
+func (a *Authority) IssueFor(dir string, until time.Time, ips []net.IP, names ...string) string {
+	a.t.Helper()
+	return a.issue(dir, until, ips, names, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+}
+
+// IssueUse is Issue for one use only, for an hour.
+func (a *Authority) IssueUse(dir string, use x509.ExtKeyUsage, names ...string) string {
+	a.t.Helper()
+	return a.issue(dir, time.Now().Add(time.Hour), []net.IP{net.IPv4(127, 0, 0, 1)}, names, use)
+}
+
+func (a *Authority) issue(
+	dir string, until time.Time, ips []net.IP, names []string, uses ...x509.ExtKeyUsage,
+) string {
+	a.t.Helper()
 	key := newKey(a.t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
 		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore:   time.Now().Add(-2 * time.Hour), NotAfter: until,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+		IPAddresses: ips, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
+		ExtKeyUsage: uses}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)

@@ -241,6 +241,7 @@ type Plan struct {
 	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
 	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
 	Result        []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
+	Nonce         string                 `protobuf:"bytes,14,opt,name=nonce,proto3" json:"nonce,omitempty"`       // random; neighbours in the generation's rings prove that they know it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -364,6 +365,13 @@ func (x *Plan) GetResult() []byte {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *Plan) GetNonce() string {
+	if x != nil {
+		return x.Nonce
+	}
+	return ""
 }
 
 // Eviction keeps a worker out of the ring for as long as it is registered under this id.
@@ -2067,7 +2075,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\"\x90\x03\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\"\xa6\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2084,7 +2092,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
 	"\bidentity\x18\v \x01(\tR\bidentity\x12$\n" +
 	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
-	"\x06result\x18\r \x01(\fR\x06result\"\\\n" +
+	"\x06result\x18\r \x01(\fR\x06result\x12\x14\n" +
+	"\x05nonce\x18\x0e \x01(\tR\x05nonce\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +

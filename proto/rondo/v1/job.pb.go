@@ -153,6 +153,7 @@ type JobSpec struct {
 	TeacherForcingSteps  int64   `protobuf:"varint,232,opt,name=teacher_forcing_steps,json=teacherForcingSteps,proto3" json:"teacher_forcing_steps,omitempty"`
 	TeacherForcingChoice string  `protobuf:"bytes,234,opt,name=teacher_forcing_choice,json=teacherForcingChoice,proto3" json:"teacher_forcing_choice,omitempty"`
 	Bidirectional        bool    `protobuf:"varint,29,opt,name=bidirectional,proto3" json:"bidirectional,omitempty"`
+	HiddenBackward       int64   `protobuf:"varint,206,opt,name=hidden_backward,json=hiddenBackward,proto3" json:"hidden_backward,omitempty"`
 	Pool                 string  `protobuf:"bytes,19,opt,name=pool,proto3" json:"pool,omitempty"`
 	DecoderContext       string  `protobuf:"bytes,141,opt,name=decoder_context,json=decoderContext,proto3" json:"decoder_context,omitempty"`
 	Attention            string  `protobuf:"bytes,142,opt,name=attention,proto3" json:"attention,omitempty"`
@@ -491,6 +492,13 @@ func (x *JobSpec) GetBidirectional() bool {
 		return x.Bidirectional
 	}
 	return false
+}
+
+func (x *JobSpec) GetHiddenBackward() int64 {
+	if x != nil {
+		return x.HiddenBackward
+	}
+	return 0
 }
 
 func (x *JobSpec) GetPool() string {
@@ -1160,7 +1168,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa9\x8d\x01\n" +
+	"\x04_max\"\xb5\x8e\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xe1\x02\n" +
@@ -1226,7 +1234,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x16teacher_forcing_choice\x18\xea\x01 \x01(\tB\x89\x01\xaa\xbb\x18\x84\x01\n" +
 	"jhow a decoder's own prediction is chosen: argmax: the likeliest token; sample: drawn from its distribution\x12\x06argmax\x1a\x06argmax\x1a\x06sampleR\x14teacherForcingChoice\x12\x9c\x01\n" +
 	"\rbidirectional\x18\x1d \x01(\bBv\xaa\xbb\x18r\n" +
-	"pread each example (translate: each source) in both directions, --hidden units each; fill: on, unless it is givenR\rbidirectional\x12\xaf\x01\n" +
+	"pread each example (translate: each source) in both directions, --hidden units each; fill: on, unless it is givenR\rbidirectional\x12\x89\x01\n" +
+	"\x0fhidden_backward\x18\xce\x01 \x01(\x03B_\xaa\xbb\x18[\n" +
+	"Dhidden units of the second direction of --bidirectional; 0: --hidden\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x0ehiddenBackward\x12\xaf\x01\n" +
 	"\x04pool\x18\x13 \x01(\tB\x9a\x01\xaa\xbb\x18\x95\x01\n" +
 	"|what classify reads of the last layer: last: the state after the last token (of both directions); mean, max: over all tokens\x12\x04last\x1a\x04last\x1a\x04mean\x1a\x03maxR\x04pool\x12\xd1\x01\n" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
