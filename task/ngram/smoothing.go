@@ -158,10 +158,10 @@ func (e *Estimator) Distribution(history []int32, p []float64) {
 // Probability is that of a token after a history.
 func (e *Estimator) Probability(history []int32, token int32) (p float64) {
 	gram := make([]int32, 0, MaxOrder)
-	e.blend(history, func(l level, from, to int, own func(count int64) float64, rest float64) {
+	e.blend(history, func(l level, _, _ int, own func(count int64) float64, rest float64) {
 		p *= rest
 		gram = append(gram[:0], history[len(history)-l.length+1:]...)
-		if from, to = l.span(append(gram, token)); from < to {
+		if from, to := l.span(append(gram, token)); from < to {
 			p += own(l.before[to] - l.before[from])
 		}
 	}, func() { p = 1 / float64(e.config.Vocabulary) })
