@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"rondo/checkpoint"
 	"rondo/compute"
 	"rondo/corpus"
 	"rondo/corpus/examples"
@@ -93,6 +94,13 @@ type Extent struct {
 	Longest int   `json:"longest,omitempty"`    // tokens of the longest source or text
 	// LongestTarget is likewise of the targets of pairs and of vectors.
 	LongestTarget int `json:"longest_target,omitempty"`
+	Grams         int `json:"ngrams,omitempty"` // different n-grams
+}
+
+// extentOf is what a manifest tells of the extent, as far as the network depends on it.
+func extentOf(c *checkpoint.Checkpoint) Extent {
+	return Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs),
+		Grams: int(c.Metrics[metricGrams])}
 }
 
 // mostTokens bounds a job's examples by what was measured: Longest or LongestTarget.
@@ -111,11 +119,13 @@ const exampleBytes = 12
 const (
 	labelsAssumed  = 256
 	columnsAssumed = 4096 // of vectors
+	gramsAssumed   = 1 << 20
 )
 
 // Assume returns the extent of data that cannot be read, but for the number of tokens.
 func Assume(spec *rondov1.JobSpec, tokens int) Extent {
-	data := Extent{Tokens: tokens, Outputs: tokens} // at most all columns of a time series
+	// at most all columns of a time series
+	data := Extent{Tokens: tokens, Outputs: tokens, Grams: gramsAssumed}
 	switch e, err := taskOf(spec); {
 	case err != nil:
 	case e.counter != nil:

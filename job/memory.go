@@ -109,7 +109,7 @@ func sizesOf(spec *rondov1.JobSpec, data Extent) (s sizes, err error) {
 	if s.precision, err = compute.ParsePrecision(spec.Precision); err != nil {
 		return s, err
 	}
-	rule, err := train.ParseOptimizer(spec.Optimizer)
+	rule, err := rule(spec)
 	if err != nil {
 		return s, err
 	}

@@ -152,7 +152,7 @@ func LoadTrained(
 	}
 	t := &Trained{Spec: spec, Vocabulary: vocabulary, Outputs: c.Outputs, Path: c.Path,
 		Step: c.Step, Why: why, Metrics: c.Metrics}
-	network, err := NetworkOf(spec, Extent{Tokens: vocabulary.Len(), Outputs: len(c.Outputs)})
+	network, err := NetworkOf(spec, extentOf(c))
 	if err == nil {
 		err = matches(ctx, c, network)
 	}

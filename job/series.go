@@ -15,6 +15,7 @@ import (
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/regress"
+	"rondo/task/reservoir"
 	"rondo/telemetry"
 )
 
@@ -213,11 +214,19 @@ func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, e
 	return f, nil
 }
 
+// forecaster makes the network's forecaster.
+func (t *Trained) forecaster(ahead int, columns []int) (regress.Forecaster, error) {
+	if m, ok := t.weights.(*reservoir.Model); ok {
+		return m.NewForecaster(ahead, columns)
+	}
+	return t.weights.(*model.Model).NewForecaster(ahead, columns)
+}
+
 // Forecast is regress.Forecast.
 func (f *Forecaster) Forecast(
 	ctx context.Context, ahead int, each func(row int, predicted []float64) error,
 ) error {
-	return regress.Forecast(ctx, f.trained.weights.(*model.Model), f.Series, f.scale, f.Targets,
+	return regress.Forecast(ctx, f.trained.forecaster, f.Series, f.scale, f.Targets,
 		ahead, each)
 }
 
@@ -229,7 +238,7 @@ func evaluateSeries(
 	if err != nil {
 		return e, err
 	}
-	errs, err := regress.Measure(ctx, t.weights.(*model.Model), f.Series, f.scale, f.Targets,
+	errs, err := regress.Measure(ctx, t.forecaster, f.Series, f.scale, f.Targets,
 		[]int{1, 4, 16, 64})
 	if err != nil {
 		return e, err

@@ -33,6 +33,7 @@ const (
 	metricEpochSegments    = "epoch_segments"
 	metricTotalSteps       = "total_steps" // of the whole job
 	metricSeconds          = "seconds"     // of training, from the job's submission on
+	metricGrams            = "ngrams"      // different ones
 )
 
 // Metrics are a step's figures in the manifest, besides the training's progress.
@@ -58,8 +59,11 @@ func Metrics(
 			metrics[checkpoint.ValidationText] = float64(v.Text)
 		}
 	}
-	if s, ok := d.(*Series); ok {
+	if s, ok := d.(interface{ scaleMetrics(checkpoint.Metrics) }); ok {
 		s.scaleMetrics(metrics)
+	}
+	if n := d.Extent().Grams; n > 0 {
+		metrics[metricGrams] = float64(n)
 	}
 	if timed {
 		metrics[metricSeconds] = elapsed.Seconds()
@@ -82,6 +86,9 @@ type Summary struct {
 	Bidirectional bool    `json:"bidirectional,omitempty"`
 	Dropout       float64 `json:"dropout"`
 	Parameters    int     `json:"parameters"`
+	// Sums describes what is summed up, if nothing is trained by gradients. Cell, Layers, Embed,
+	// Dropout, Optimizer and Rate do not count then.
+	Sums string `json:"sums,omitempty"`
 
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
@@ -189,7 +196,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
 			"use the version that made it, or a later one", c.Path, spec.Task)
 	}
-	network, err := NetworkOf(spec, Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs)})
+	network, err := NetworkOf(spec, extentOf(c))
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}
@@ -213,6 +220,13 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		EpochLoss: metric(metricEpochLoss),
 		Evaluates: spec.EvalCorpus != "" || spec.ValidationFraction > 0,
 	}
+	switch spec.Task {
+	case task.NGram:
+		s.Sums = fmt.Sprintf("counts of %d tokens, %s", spec.Order, spec.Smoothing)
+	case task.Reservoir:
+		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
+			spec.SpectralRadius, spec.Leak)
+	}
 	s.count(spec, metric(metricEpochSegments))
 	v, err := validation(c)
 	if err != nil {
@@ -228,7 +242,7 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 // did not record it.
 func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
-	if task.Segments(spec.Task) {
+	if task.Segments(spec.Task) && !counts(spec) {
 		s.BPTT = spec.Bptt
 		s.TokensSeen = segments * spec.Batch * spec.Bptt
 		if s.TrainTokens != nil && *s.TrainTokens > 0 {
@@ -287,7 +301,7 @@ func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early 
 		}
 		spec.Resume = strconv.FormatInt(s.Steps, 10)
 	}
-	if s.Done() { // nothing is left to do: suggest twice as much
+	if s.Done() && !counts(of) { // nothing is left to do: suggest twice as much
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
 	if early {

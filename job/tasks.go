@@ -51,6 +51,10 @@ func tasks() map[string]entry {
 			evaluate: evaluateDescriptions, examples: examples.Described},
 		task.Regress: {command: "predict", open: openSeries, network: seriesNetwork,
 			evaluate: evaluateSeries},
+		task.Reservoir: {command: "predict", open: openReservoir, network: reservoirNetwork,
+			evaluate: evaluateSeries},
+		task.NGram: {command: "generate", open: openCounted, network: countedNetwork,
+			evaluate: evaluateCounted},
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"rondo/task"
 	"rondo/task/fill"
 	"rondo/task/lm"
+	"rondo/task/ngram"
 	"rondo/telemetry"
 )
 
@@ -208,10 +209,13 @@ func (t *Trained) Write(
 		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
 	}
 	var g lm.Generator
-	if l, ok := t.weights.(*model.Labeller); ok {
-		g, err = l.NewGenerator(int(t.Spec.Bptt))
-	} else {
-		g, err = t.weights.(*model.Model).NewGenerator()
+	switch network := t.weights.(type) {
+	case *model.Labeller:
+		g, err = network.NewGenerator(int(t.Spec.Bptt))
+	case *ngram.Model:
+		g, err = network.NewGenerator()
+	case *model.Model:
+		g, err = network.NewGenerator()
 	}
 	if err != nil {
 		return "", err
@@ -235,13 +239,23 @@ func (t *Trained) openText(ctx context.Context, source string) (*corpus.Corpus, 
 // evaluateText measures a language model on a text.
 func evaluateText(
 	ctx context.Context, t *Trained, source string, _ Search,
+) (telemetry.Eval, error) {
+	return t.scoreText(ctx, source, func(text corpus.Tokens) (float64, int64, error) {
+		return lm.Score(ctx, t.weights.(*model.Model), text, int(t.Spec.Bptt))
+	})
+}
+
+// scoreText measures a text, of which score returns the loss summed over the targets, and their
+// number.
+func (t *Trained) scoreText(
+	ctx context.Context, source string, score func(corpus.Tokens) (float64, int64, error),
 ) (e telemetry.Eval, err error) {
 	text, err := t.openText(ctx, source)
 	if err != nil {
 		return e, err
 	}
 	defer func() { _ = text.Close() }()
-	sum, targets, err := lm.Score(ctx, t.weights.(*model.Model), text.Tokens(), int(t.Spec.Bptt))
+	sum, targets, err := score(text.Tokens())
 	if err != nil {
 		return e, err
 	}

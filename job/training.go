@@ -1,17 +1,21 @@
 package job
 
 import (
+	"slices"
+
+	"rondo/compute"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 	"rondo/train"
 )
 
 // TrainConfig configures the step loop, without the settings that differ from rank to rank.
 func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
-	rule, err := train.ParseOptimizer(spec.Optimizer)
+	rule, err := rule(spec)
 	if err != nil {
-		return train.Config{}, app.Usage(err)
+		return train.Config{}, err
 	}
 	c := train.Config{
 		Lanes: int(spec.Batch),
@@ -37,7 +41,24 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 		CheckEvery:      spec.CheckEvery,
 		EvictStragglers: spec.EvictStragglers,
 	}
+	if counts(spec) { // the sum itself is added to the parameters
+		c.Optimizer = train.Optimizer{Rule: rule}
+		c.Schedule = train.Schedule{Kind: train.Constant, Rate: 1}
+		c.Clip.Limit = 0
+	}
 	return c, nil
+}
+
+// counts reports whether a job's task counts, instead of going along a gradient.
+func counts(spec *rondov1.JobSpec) bool { return !slices.Contains(task.Networks(), spec.Task) }
+
+// rule is a job's update rule.
+func rule(spec *rondov1.JobSpec) (compute.Optimizer, error) {
+	if counts(spec) {
+		return compute.SGD, nil
+	}
+	rule, err := train.ParseOptimizer(spec.Optimizer)
+	return rule, app.Usage(err)
 }
 
 // local configures local SGD; the zero value sums each step's gradient.

@@ -154,6 +154,34 @@ func (g *Generator) Close() {
 	g.state.close()
 }
 
+// Continue returns n tokens that follow the prefix, at least one token. logits gets the text so far
+// and returns the logits of the next token, [V]. A cancelled ctx ends it with the tokens so far and
+// ctx's error.
+func Continue(
+	ctx context.Context, prefix []int32, n, V int, s Sampling,
+	logits func(text []int32) ([]float32, error),
+) ([]int32, error) {
+	if err := s.check(prefix, n); err != nil {
+		return nil, err
+	}
+	c, rng, text := newChooser(V), rand.New(rand.NewPCG(s.Seed, sampleStream)), slices.Clone(prefix)
+	for range n {
+		if err := ctx.Err(); err != nil {
+			return text[len(prefix):], err
+		}
+		of, err := logits(text)
+		if err != nil {
+			return text[len(prefix):], err
+		}
+		next, err := c.choose(of, s, rng)
+		if err != nil {
+			return text[len(prefix):], err
+		}
+		text = append(text, next)
+	}
+	return text[len(prefix):], nil
+}
+
 // chooser picks a token from logits.
 type chooser struct {
 	order  []int32   // tokens, sorted by probability if TopK applies

@@ -3,17 +3,14 @@ package model
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 )
 
 // LabelGenerator continues text with a labeller whose labels are the next tokens. A network that
 // reads in both directions has no state to go on from, so each token takes a pass over the last
 // ones.
 type LabelGenerator struct {
-	pass    *LabelPass
-	logits  []float32 // [steps, V]
-	chooser chooser
+	pass   *LabelPass
+	logits []float32 // [steps, V]
 }
 
 // NewGenerator makes a generator that chooses each token from a pass over the last ones, at most
@@ -27,35 +24,20 @@ func (l *Labeller) NewGenerator(steps int) (*LabelGenerator, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &LabelGenerator{pass, make([]float32, steps*V), newChooser(V)}, nil
+	return &LabelGenerator{pass, make([]float32, steps*V)}, nil
 }
 
 // Generate returns n tokens that follow the prefix: see Generator.Generate.
 func (g *LabelGenerator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
 	[]int32, error) {
-	if err := s.check(prefix, n); err != nil {
-		return nil, err
-	}
-	V := len(g.chooser.order)
-	rng, text := rand.New(rand.NewPCG(s.Seed, sampleStream)), slices.Clone(prefix)
-	for range n {
-		if err := ctx.Err(); err != nil {
-			return text[len(prefix):], err
-		}
+	V := g.pass.labeller.config.Labels
+	return Continue(ctx, prefix, n, V, s, func(text []int32) ([]float32, error) {
 		read := text[max(0, len(text)-len(g.logits)/V):]
 		logits := g.logits[:len(read)*V]
 		_, err := g.pass.Predict(Examples{Steps: len(read), Inputs: read,
 			Lengths: []int32{int32(len(read))}}, logits)
-		if err != nil {
-			return text[len(prefix):], err
-		}
-		next, err := g.chooser.choose(logits[len(logits)-V:], s, rng)
-		if err != nil {
-			return text[len(prefix):], err
-		}
-		text = append(text, next)
-	}
-	return text[len(prefix):], nil
+		return logits[len(logits)-V:], err
+	})
 }
 
 // Close frees the generator's memory, not the labeller's.

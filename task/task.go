@@ -3,6 +3,8 @@
 // import nothing of this module.
 package task
 
+import "slices"
+
 // The tasks.
 const (
 	LM       = "lm"       // the language model of task/lm, the default and that of old checkpoints
@@ -16,15 +18,29 @@ const (
 	Describe = "describe"
 	// Regress predicts a time series: task/regress.
 	Regress = "regress"
+	// Reservoir predicts a time series by an echo state network: task/reservoir.
+	Reservoir = "reservoir"
+	// NGram counts n-grams: task/ngram.
+	NGram = "ngram"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
-func Segments(name string) bool { return name == LM || name == Fill || name == Regress }
+func Segments(name string) bool {
+	return name == LM || name == Fill || name == Regress || !slices.Contains(Networks(), name)
+}
+
+// Networks returns the names of the tasks that train a network by its gradient. The others sum up
+// their data.
+func Networks() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool {
+		return name == NGram || name == Reservoir
+	})
+}
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
-func SquaredError(name string) bool { return name == Regress }
+func SquaredError(name string) bool { return name == Regress || name == Reservoir }
 
 // Names returns the valid names for --task, a JobSpec and a checkpoint's manifest.
 func Names() []string {
@@ -36,5 +52,7 @@ func Names() []string {
 		Translate,
 		Describe,
 		Regress,
+		Reservoir,
+		NGram,
 	}
 }

@@ -73,12 +73,17 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	if s.BPTT > 0 {
 		reads = fmt.Sprintf("lanes of %d tokens", s.BPTT)
 	}
+	network := fmt.Sprintf("%s, %d x %d hidden units%s, %s, dropout %g", s.Cell, s.Layers,
+		s.Hidden, directions, input, s.Dropout)
+	optimizer := fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)
+	if s.Sums != "" {
+		network, optimizer = s.Sums, "none"
+	}
 	for _, row := range [][2]string{
 		{"checkpoint", s.Checkpoint},
 		{"saved", fmt.Sprintf("%s, job %s", s.Created.Format(time.DateTime), s.Job)},
 		{"task", s.Task},
-		{"model", fmt.Sprintf("%s, %d x %d hidden units%s, %s, dropout %g", s.Cell, s.Layers,
-			s.Hidden, directions, input, s.Dropout)},
+		{"model", network},
 		{"parameters", thousands(float64(s.Parameters))},
 		{"corpus", s.Corpus},
 		{"tokens", fmt.Sprintf("%s to train on, %s to evaluate on; vocabulary %s (%s)",
@@ -90,7 +95,7 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		{"time", recorded(s.Seconds, func(v float64) string {
 			return time.Duration(v * float64(time.Second)).Round(time.Second / 10).String()
 		})},
-		{"optimizer", fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)},
+		{"optimizer", optimizer},
 		{"training", fmt.Sprintf("loss %s in the last step, %s in the epoch so far%s",
 			recorded(s.Loss, decimals), recorded(s.EpochLoss, decimals),
 			perplexity(s, s.EpochLoss))},

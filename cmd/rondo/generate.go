@@ -32,7 +32,7 @@ func generateCommand() *cobra.Command {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM, task.NGram)
 		if err != nil {
 			return err
 		}

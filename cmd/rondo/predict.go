@@ -37,7 +37,7 @@ func predictCommand() *cobra.Command {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, task.Regress)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, task.Regress, task.Reservoir)
 		if err != nil {
 			return err
 		}

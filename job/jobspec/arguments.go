@@ -38,7 +38,8 @@ func needed(spec *rondov1.JobSpec) map[protoreflect.Name]bool {
 		for _, f := range fields() {
 			want := f.format(spec.ProtoReflect().Get(f.desc))
 			if f.format(trial.ProtoReflect().Get(f.desc)) != want {
-				given[f.desc.Name()] = true
+				given[f.desc.Name()] = true // others may follow from it
+				break
 			}
 		}
 		if len(given) == before {

@@ -1,6 +1,8 @@
 package jobspec
 
 import (
+	"slices"
+
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	rondov1 "rondo/proto/rondo/v1"
@@ -45,7 +47,9 @@ func unresolved() *rondov1.JobSpec {
 // file sets, stay; only a learning rate of 0 becomes the optimizer's own. Every spec that leaves
 // this package has been through resolve.
 func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
-	if spec.Steps > 0 && !given["epochs"] {
+	if !slices.Contains(task.Networks(), spec.Task) && spec.Task != "" {
+		resolveSums(spec, given)
+	} else if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
 	}
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
@@ -65,8 +69,30 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 			spec.Embed = spec.Hidden
 		}
 	}
-	if spec.Lr == 0 {
+	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {
 		spec.Lr = ownRate(spec.Optimizer)
+	}
+}
+
+// --bptt of tasks that sum up their data: few steps, because each sends all sums.
+const (
+	countedTokens = 65536
+	summedRows    = 16384
+)
+
+// resolveSums sets the defaults of a task that sums up its data.
+func resolveSums(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
+	if !given["epochs"] {
+		spec.Epochs = 1
+	}
+	if !given["bptt"] {
+		spec.Bptt = countedTokens
+		if spec.Task == task.Reservoir {
+			spec.Bptt = summedRows
+		}
+	}
+	if !given["device"] {
+		spec.Device = "cpu"
 	}
 }
 

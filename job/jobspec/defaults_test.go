@@ -47,6 +47,8 @@ func TestDefaultsThatDependOnOthers(t *testing.T) {
 		"--layers=1 --dropout=0":     func(r *resolved) { r.layers, r.dropout = 1, 0 },
 		"--layers=3":                 func(r *resolved) { r.layers = 3 },
 		"--dropout=0":                func(r *resolved) { r.dropout = 0 },
+		"--task=ngram":               func(r *resolved) { r.epochs, r.lr = 1, 0 },
+		"--task=ngram --bptt=35":     func(r *resolved) { r.epochs, r.lr = 1, 0 },
 	} {
 		want := usual
 		change(&want)

@@ -68,20 +68,32 @@ func Validate(spec *rondov1.JobSpec) error {
 // tasksOf returns the tasks that read a field; nil: all.
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
-	case "bptt", "sampling":
+	case "bptt":
+		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram}
+	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
 	case "max_tokens":
-		return []string{task.LM, task.Fill}
+		return []string{task.LM, task.Fill, task.NGram}
 	case "blanks":
 		return []string{task.Fill}
-	case "tie_weights", "sparse_rows", "sample_every", "sample_prefix",
-		"sample_tokens", "sample_temperature", "i_know":
+	case "order", "smoothing":
+		return []string{task.NGram}
+	case "tie_weights", "sparse_rows", "i_know":
 		return []string{task.LM}
+	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
+		return []string{task.LM, task.NGram}
 	case "target":
-		return []string{task.Regress}
-	case "tokenizer", "normalize", "min_frequency", "embed", "dropout_input", "label_smoothing":
+		return []string{task.Regress, task.Reservoir}
+	case "spectral_radius", "leak", "input_scale", "ridge", "washout":
+		return []string{task.Reservoir}
+	case "hidden":
+		return append(task.Networks(), task.Reservoir)
+	case "tokenizer", "normalize", "min_frequency":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
+			task.Describe, task.NGram}
+	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional":
@@ -100,6 +112,14 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
+	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
+		"deep_transition", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
+		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
+		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
+		"precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
+		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",
+		"compress_after":
+		return task.Networks()
 	}
 	return nil
 }
@@ -116,8 +136,24 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
 	}
+	if !slices.Contains(task.Networks(), spec.Task) {
+		return validateSums(spec)
+	}
 	if spec.Task == task.Describe && spec.Vectors == "" {
 		return usagef("--task describe needs --vectors, a file with a vector in each row")
+	}
+	return nil
+}
+
+// validateSums checks a job that sums up its data.
+func validateSums(spec *rondov1.JobSpec) error {
+	if spec.Epochs != 1 {
+		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
+			spec.Task)
+	}
+	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
+		return usagef("--device %s: --task %s computes on the CPU: leave it out", spec.Device,
+			spec.Task)
 	}
 	return nil
 }
@@ -340,6 +376,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target = spec.Target
+	case task.NGram:
+		lasts.Order = spec.Order
+	case task.Reservoir:
+		lasts.Target, lasts.SpectralRadius = spec.Target, spec.SpectralRadius
+		lasts.Leak, lasts.InputScale, lasts.Washout = spec.Leak, spec.InputScale, spec.Washout
 	default:
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples

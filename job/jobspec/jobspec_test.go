@@ -429,16 +429,16 @@ func TestIdentityOfLayers(t *testing.T) {
 // accepted.
 func TestFlagsOfOtherTasks(t *testing.T) {
 	for flags, tasks := range map[string]string{
-		"--bptt 20":               "lm fill",
+		"--bptt 20":               "lm fill ngram reservoir",
 		"--sampling random":       "lm fill",
-		"--max-tokens 5":          "lm fill",
+		"--max-tokens 5":          "lm fill ngram",
 		"--blanks 0.2":            "fill",
 		"--vectors v.npy":         "describe",
 		"--vector-as state":       "describe",
 		"--tie-weights --embed 8": "lm",
 		"--recompute 7":           "lm",
-		"--sample-every 3":        "lm",
-		"--sample-prefix a":       "lm",
+		"--sample-every 3":        "lm ngram",
+		"--sample-prefix a":       "lm ngram",
 		"--label-smoothing 0.1":   "lm classify tag fill translate describe",
 		"--attention scaled":      "translate",
 		"--feedback output":       "translate",
@@ -447,15 +447,26 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--max-length 5":          "classify tag translate describe",
 		"--max-examples 5":        "classify tag translate describe",
 		"--pool max":              "classify",
-		"--pool last":             "lm classify tag fill translate describe",
-		"--bptt 35":               "lm classify tag fill translate describe",
+		"--pool last":             "lm classify tag fill translate describe ngram reservoir",
+		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir",
+		"--order 2":               "ngram",
+		"--smoothing laplace":     "ngram",
+		"--hidden 9":              "lm classify tag fill translate describe reservoir",
+		"--leak 0.3":              "reservoir",
+		"--optimizer sgd":         "lm classify tag fill translate describe",
+		"--precision bf16":        "lm classify tag fill translate describe",
 	} {
 		for name, needs := range map[string]string{"lm": "", "classify": "", "tag": "",
-			"fill": "", "translate": "", "describe": "--vectors v.npy"} {
+			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": "",
+			"reservoir": ""} {
 			if name == "lm" && flags == "--bidirectional" {
 				needs = "--i-know"
 			}
-			_, err := parse(t, append(strings.Fields(flags+" "+needs), "--task", name)...)
+			given := flags
+			if name == "ngram" || name == "reservoir" { // they refuse both
+				given = strings.TrimSuffix(flags, " --embed 8")
+			}
+			_, err := parse(t, append(strings.Fields(given+" "+needs), "--task", name)...)
 			flag, _, _ := strings.Cut(flags, " ")
 			own := slices.Contains(strings.Fields(tasks), name)
 			var usage *UsageError

@@ -9,15 +9,16 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// ToYAML writes a job's YAML in the order of the flags: the keys that differ from the defaults, and
-// those whose flag says always. FromYAML reads the same job from it, except for `submitted`, which
-// has no flag.
+// ToYAML writes a job's YAML in the order of the flags: the keys that differ from the defaults or
+// from those that resolve derives, and those whose flag says always. FromYAML reads the same job
+// from it, except for `submitted`, which has no flag.
 func ToYAML(spec *rondov1.JobSpec) ([]byte, error) {
 	var out bytes.Buffer
-	plain := Default().ProtoReflect()
+	plain, given := Default().ProtoReflect(), needed(spec)
 	for _, f := range fields() {
 		value := spec.ProtoReflect().Get(f.desc)
-		if !f.flag.Always && f.format(value) == f.format(plain.Get(f.desc)) {
+		if !f.flag.Always && !given[f.desc.Name()] &&
+			f.format(value) == f.format(plain.Get(f.desc)) {
 			continue
 		}
 		scalar := value.Interface()

@@ -4,8 +4,17 @@ import (
 	"context"
 
 	"rondo/corpus/series"
-	"rondo/model"
 )
+
+// Forecaster predicts a series: see model.Forecaster.
+type Forecaster interface {
+	// Read reads the next row and returns the predictions, [ahead, C].
+	Read(row []float32) ([]float32, error)
+	Close()
+}
+
+// Open makes a network's Forecaster of these columns.
+type Open func(ahead int, columns []int) (Forecaster, error)
 
 // Forecast predicts each row of a series from the rows up to 1, 2, ... and ahead steps before it.
 // It calls each with every row's number, from 1, and its predictions in the data's units:
@@ -15,10 +24,10 @@ import (
 // ahead-1 rows after that one, but of these only prediction ahead-1 is always defined. The
 // predictions are valid until each returns.
 func Forecast(
-	ctx context.Context, m *model.Model, s *series.Series, scale series.Scale, targets []int,
+	ctx context.Context, open Open, s *series.Series, scale series.Scale, targets []int,
 	ahead int, each func(row int, predicted []float64) error,
 ) error {
-	f, err := m.NewForecaster(ahead, targets)
+	f, err := open(ahead, targets)
 	if err != nil {
 		return err
 	}
@@ -63,7 +72,7 @@ type Errors struct {
 
 // Measure forecasts a series and compares. It leaves out steps for which the series is too short.
 func Measure(
-	ctx context.Context, m *model.Model, s *series.Series, scale series.Scale, targets []int,
+	ctx context.Context, open Open, s *series.Series, scale series.Scale, targets []int,
 	steps []int,
 ) (e Errors, err error) {
 	most := 1
@@ -74,7 +83,7 @@ func Measure(
 	}
 	e.MSE, e.Rows = make([]float64, len(e.Steps)), int64(s.Rows()-1)
 	C := float64(len(targets))
-	err = Forecast(ctx, m, s, scale, targets, most, func(row int, predicted []float64) error {
+	err = Forecast(ctx, open, s, scale, targets, most, func(row int, predicted []float64) error {
 		if row >= s.Rows() {
 			return nil
 		}

@@ -29,15 +29,67 @@ type Config struct {
 // Task is a network and its series. It implements train.Task.
 type Task struct {
 	*lm.Task
+	Units
 	evaluation lm.Evaluation
 	targets    []float32 // [rows, C]: standardised
-	units      units
 }
 
-// units turn squared errors of standardised columns into the data's units.
-type units struct {
+// Units turn squared errors of standardised columns into the data's units.
+type Units struct {
 	variances []float64 // of the target columns
 	mean      float64   // of the variances
+}
+
+// NewUnits are those of these columns.
+func NewUnits(scale series.Scale, columns []int) (u Units) {
+	for _, column := range columns {
+		v := scale.Std[column] * scale.Std[column]
+		u.variances = append(u.variances, v)
+		u.mean += v / float64(len(columns))
+	}
+	return u
+}
+
+// Metrics implements train.Task: mse, the mean squared error in the data's units.
+func (u Units) Metrics(s train.Score) []train.Metric {
+	mse := float64(s.Counts[0]) / fraction * u.mean / float64(s.Targets)
+	if math.IsNaN(s.Loss) {
+		mse = math.NaN()
+	}
+	return []train.Metric{{Name: "mse", Value: mse}}
+}
+
+// Tally returns the sum of no errors.
+func (u Units) Tally() *Tally { return &Tally{units: u} }
+
+// Tally adds up errors.
+type Tally struct {
+	units   Units
+	score   train.Score
+	counted float64 // see Task.Counters
+}
+
+// Add adds the errors of a row's predictions, [C].
+func (t *Tally) Add(predicted, truth []float32) {
+	t.score.Targets++
+	C := float64(len(t.units.variances))
+	for c, variance := range t.units.variances {
+		e := float64(predicted[c]) - float64(truth[c])
+		t.score.Loss += e * e / C
+		t.counted += e * e / C * variance / t.units.mean
+	}
+}
+
+// Score is the score of all rows.
+func (t *Tally) Score() train.Score {
+	s := t.score
+	s.Counts = []int64{0}
+	if counted := t.counted * fraction; counted < mostCounted {
+		s.Counts[0] = int64(math.Round(counted))
+	} else { // it diverges
+		s.Loss = math.NaN()
+	}
+	return s
 }
 
 // New makes a task. The caller keeps the model and closes it.
@@ -55,11 +107,7 @@ func New(m *model.Model, cfg Config) (*Task, error) {
 	if err := m.SetSeries(inputs, t.targets); err != nil {
 		return nil, fmt.Errorf("the series of %d numbers: %w", len(inputs), err)
 	}
-	for _, column := range cfg.Targets {
-		v := cfg.Scale.Std[column] * cfg.Scale.Std[column]
-		t.units.variances = append(t.units.variances, v)
-		t.units.mean += v / float64(len(cfg.Targets))
-	}
+	t.Units = NewUnits(cfg.Scale, cfg.Targets)
 	t.Task, err = lm.New(m, cfg.Config)
 	return t, err
 }
@@ -74,14 +122,8 @@ const mostCounted = 1 << 40
 // variance.
 func (t *Task) Counters() int { return 1 }
 
-// Metrics implements train.Task: mse, the mean squared error in the data's units.
-func (t *Task) Metrics(s train.Score) []train.Metric {
-	mse := float64(s.Counts[0]) / fraction * t.units.mean / float64(s.Targets)
-	if math.IsNaN(s.Loss) {
-		mse = math.NaN()
-	}
-	return []train.Metric{{Name: "mse", Value: mse}}
-}
+// Metrics implements train.Task.
+func (t *Task) Metrics(s train.Score) []train.Metric { return t.Units.Metrics(s) }
 
 // Open implements train.Task.
 func (t *Task) Open(lanes int) (train.Seat, error) {
@@ -100,7 +142,7 @@ type seat struct {
 // Evaluate implements train.Seat.
 func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.Score)) error {
 	t, rows, next := s.task, make([]int32, s.T*s.B), make([]int32, s.T*s.B)
-	predicted := make([]float32, len(rows)*len(t.units.variances))
+	predicted := make([]float32, len(rows)*len(t.variances))
 	s.ZeroEvaluationState()
 	for segment := range t.evaluation.Segments() {
 		err := t.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, rows, next)
@@ -117,25 +159,11 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 
 // score compares predictions, [N, C], with the rows that were to be predicted; -1 does not count.
 func (t *Task) score(predicted []float32, next []int32) train.Score {
-	var s train.Score
-	var counted float64
-	C := len(t.units.variances)
+	tally, C := t.Tally(), len(t.variances)
 	for i, row := range next {
-		if row < 0 {
-			continue
-		}
-		s.Targets++
-		for c, variance := range t.units.variances {
-			e := float64(predicted[i*C+c]) - float64(t.targets[int(row)*C+c])
-			s.Loss += e * e / float64(C)
-			counted += e * e / float64(C) * variance / t.units.mean
+		if row >= 0 {
+			tally.Add(predicted[i*C:], t.targets[int(row)*C:])
 		}
 	}
-	s.Counts = []int64{0}
-	if counted *= fraction; counted < mostCounted {
-		s.Counts[0] = int64(math.Round(counted))
-	} else { // it diverges
-		s.Loss = math.NaN()
-	}
-	return s
+	return tally.Score()
 }

@@ -161,6 +161,13 @@ type JobSpec struct {
 	VectorAs             string  `protobuf:"bytes,213,opt,name=vector_as,json=vectorAs,proto3" json:"vector_as,omitempty"`
 	Ends                 string  `protobuf:"bytes,235,opt,name=ends,proto3" json:"ends,omitempty"`
 	Target               string  `protobuf:"bytes,145,opt,name=target,proto3" json:"target,omitempty"`
+	Order                int64   `protobuf:"varint,260,opt,name=order,proto3" json:"order,omitempty"`
+	Smoothing            string  `protobuf:"bytes,261,opt,name=smoothing,proto3" json:"smoothing,omitempty"`
+	SpectralRadius       float64 `protobuf:"fixed64,262,opt,name=spectral_radius,json=spectralRadius,proto3" json:"spectral_radius,omitempty"`
+	Leak                 float64 `protobuf:"fixed64,263,opt,name=leak,proto3" json:"leak,omitempty"`
+	InputScale           float64 `protobuf:"fixed64,264,opt,name=input_scale,json=inputScale,proto3" json:"input_scale,omitempty"`
+	Ridge                float64 `protobuf:"fixed64,265,opt,name=ridge,proto3" json:"ridge,omitempty"`
+	Washout              int64   `protobuf:"varint,266,opt,name=washout,proto3" json:"washout,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
 	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
 	TieWeights           bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
@@ -541,6 +548,55 @@ func (x *JobSpec) GetTarget() string {
 		return x.Target
 	}
 	return ""
+}
+
+func (x *JobSpec) GetOrder() int64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
+func (x *JobSpec) GetSmoothing() string {
+	if x != nil {
+		return x.Smoothing
+	}
+	return ""
+}
+
+func (x *JobSpec) GetSpectralRadius() float64 {
+	if x != nil {
+		return x.SpectralRadius
+	}
+	return 0
+}
+
+func (x *JobSpec) GetLeak() float64 {
+	if x != nil {
+		return x.Leak
+	}
+	return 0
+}
+
+func (x *JobSpec) GetInputScale() float64 {
+	if x != nil {
+		return x.InputScale
+	}
+	return 0
+}
+
+func (x *JobSpec) GetRidge() float64 {
+	if x != nil {
+		return x.Ridge
+	}
+	return 0
+}
+
+func (x *JobSpec) GetWashout() int64 {
+	if x != nil {
+		return x.Washout
+	}
+	return 0
 }
 
 func (x *JobSpec) GetBlanks() float64 {
@@ -1112,15 +1168,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xff\x85\x01\n" +
+	"\x04_max\"\xb5\x8e\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x84\x02\n" +
-	"\x04task\x18\x02 \x01(\tB\xef\x01\xaa\xbb\x18\xea\x01\n" +
-	"\xe3\x01what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series\x12\x02lmR\x04task\x12\xb8\x02\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xe1\x02\n" +
+	"\x04task\x18\x02 \x01(\tB\xcc\x02\xaa\xbb\x18\xc7\x02\n" +
+	"\xc0\x02what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network\x12\x02lmR\x04task\x12\xcd\x02\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\x9f\x02\xaa\xbb\x18\x9a\x02\n" +
-	"\x86\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm and fill: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\xb4\x02\xaa\xbb\x18\xaf\x02\n" +
+	"\x9b\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill and ngram: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1194,7 +1250,23 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
 	"\x9f\x01how describe ends a text: eos: by a token; stop: by a Bernoulli output before each token; length: it predicts the number of tokens, and reads how many are left\x12\x03eos\x1a\x03eos\x1a\x04stop\x1a\x06lengthR\x04ends\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
-	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\xa3\x01\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12l\n" +
+	"\x05order\x18\x84\x02 \x01(\x03BU\xaa\xbb\x18Q\n" +
+	":ngram: tokens of an n-gram, of which the last is predicted\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x14@R\x05order\x12\xa5\x01\n" +
+	"\tsmoothing\x18\x85\x02 \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
+	"rngram: probabilities of counts: laplace[:COUNT] (1), jelinek-mercer[:WEIGHT] (0.7) or kneser-ney[:DISCOUNT] (0.75)\x12\n" +
+	"kneser-neyR\tsmoothing\x12x\n" +
+	"\x0fspectral_radius\x18\x86\x02 \x01(\x01BN\xaa\xbb\x18J\n" +
+	"3reservoir: spectral radius of the recurrent weights\x12\x011!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00Y@R\x0espectralRadius\x12m\n" +
+	"\x04leak\x18\x87\x02 \x01(\x01BX\xaa\xbb\x18T\n" +
+	";reservoir: share of a unit's state that is new in each step\x12\x030.5!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00\xf0?R\x04leak\x12u\n" +
+	"\vinput_scale\x18\x88\x02 \x01(\x01BS\xaa\xbb\x18O\n" +
+	"6reservoir: largest weight of an input, and of the bias\x12\x030.3!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\n" +
+	"inputScale\x12h\n" +
+	"\x05ridge\x18\x89\x02 \x01(\x01BQ\xaa\xbb\x18M\n" +
+	"3reservoir: penalty on the readout's squared weights\x12\x041e-9!\x11\xea-\x81\x99\x97q=)\x00\x00\x00\xa2\x94\x1amBR\x05ridge\x12\x8a\x01\n" +
+	"\awashout\x18\x8a\x02 \x01(\x03Bo\xaa\xbb\x18k\n" +
+	"Rreservoir: rows that are read from a zero state before the first that is predicted\x12\x03100!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\awashout\x12\xa3\x01\n" +
 	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
 	"jshare of a segment's tokens that fill hides from the network, which is to predict them; at least one token\x12\x040.15!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x06blanks\x12o\n" +
 	"\x06i_know\x18\xd3\x01 \x01(\bBW\xaa\xbb\x18S\n" +
@@ -1208,9 +1280,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"3added to the initial bias of an LSTM's forget gates\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
 	"forgetBias\x12q\n" +
 	"\x05batch\x18\x1e \x01(\x03B[\xaa\xbb\x18W\n" +
-	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12p\n" +
-	"\x04bptt\x18\x1f \x01(\x03B\\\xaa\xbb\x18X\n" +
-	"@tokens of each lane that a step reads and backpropagates through\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
+	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12\xa6\x01\n" +
+	"\x04bptt\x18\x1f \x01(\x03B\x91\x01\xaa\xbb\x18\x8c\x01\n" +
+	"ttokens of each lane that a step reads and backpropagates through; ngram: 65536, reservoir: 16384, unless it is given\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
 	"\bsampling\x18  \x01(\tB\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
 	"\x9b\x01sequential: carry the hidden state from segment to segment; random: begin each segment at zero; fill and lm --bidirectional carry no state: the order alone\x12\n" +
 	"sequential\x1a\n" +
@@ -1251,9 +1323,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x89\x02\n" +
 	"\n" +
 	"clip_scope\x181 \x01(\tB\xe9\x01\xaa\xbb\x18\xe4\x01\n" +
-	"\xc2\x01worker: clip each worker's gradient before the sum; group: clip each lane group's (--lane-groups) before the sum, independent of the number of workers; global: clip the sum, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12u\n" +
-	"\x06epochs\x182 \x01(\x03B]\xaa\xbb\x18Y\n" +
-	"Hpasses over the corpus; no limit if it is 0, or if only --steps is given\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x82\x01\n" +
+	"\xc2\x01worker: clip each worker's gradient before the sum; group: clip each lane group's (--lane-groups) before the sum, independent of the number of workers; global: clip the sum, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12\x94\x01\n" +
+	"\x06epochs\x182 \x01(\x03B|\xaa\xbb\x18x\n" +
+	"gpasses over the corpus; no limit if it is 0, or if only --steps is given; ngram and reservoir: always 1\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x82\x01\n" +
 	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
 	"Zstop after this many steps; with --epochs too, at whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12K\n" +
 	"\x04seed\x184 \x01(\x04B7\xaa\xbb\x183\n" +

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// ngramFlags are those of a small job of the task ngram.
+func ngramFlags(extra ...string) []string {
+	return slices.Concat([]string{"--task", "ngram", "--max-tokens", "20000", "--normalize",
+		"letters", "--batch", "12", "--bptt", "75", "--order", "3", "--eval-every", "10",
+		"--checkpoint-every", "10", "--checkpoint-keep", "0", "--sample-tokens", "20",
+		"--lease-ttl", "2s", "--chunk-timeout", "1s"}, extra)
+}
+
+// TestNGramParity: three workers, one of which is killed, count the bytes that one counts, and the
+// audit finds that each example was read once.
+func TestNGramParity(t *testing.T) {
+	t.Parallel()
+	const last = "step-00000020" // (18000-2) / (12*75), rounded up
+	alone, together, logs := t.TempDir(), t.TempDir(), t.TempDir()
+	one := train(t, ngramFlags("--workers", "1", "--checkpoint-dir", alone)...)
+	three := train(t, ngramFlags("--workers", "3", "--checkpoint-dir", together, "--audit-dir",
+		logs, "--inject", fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(18)))...)
+	near(t, once(named(three, "step")), named(one, "step"), "loss")
+	near(t, once(named(three, "eval")), named(one, "eval"), "loss", "tokens")
+	if n := len(named(one, "step")); n != 20 {
+		t.Errorf("%d steps", n)
+	}
+	got, want := tensors(t, filepath.Join(together, last)), tensors(t, filepath.Join(alone, last))
+	if !maps.Equal(got, want) {
+		t.Errorf("one worker wrote %v, three wrote %v", want, got)
+	}
+	if code, stdout, stderr := run(t, "audit", logs); code != 0 ||
+		!strings.Contains(stdout, "1 whole epoch") {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}
+
+// TestNGramResume: 20 steps, and 10 steps and 10 more, are the same bytes. Another order does not
+// continue the job.
+func TestNGramResume(t *testing.T) {
+	t.Parallel()
+	straight, broken := t.TempDir(), t.TempDir()
+	train(t, ngramFlags("--checkpoint-dir", straight)...)
+	train(t, ngramFlags("--checkpoint-dir", broken, "--steps", "10")...)
+	steps := named(train(t, ngramFlags("--checkpoint-dir", broken)...), "step")
+	if len(steps) != 10 || steps[0].number("step") != 11 {
+		t.Fatalf("%d steps after the resume, the first %v", len(steps), steps)
+	}
+	const last = "step-00000020"
+	got := tensors(t, filepath.Join(broken, last))
+	if want := tensors(t, filepath.Join(straight, last)); !maps.Equal(got, want) {
+		t.Errorf("resumed: %v, want %v", got, want)
+	}
+	code, _, stderr := run(t, append([]string{"train"}, ngramFlags("--order", "2",
+		"--checkpoint-dir", straight)...)...)
+	oneLine(t, code, 2, stderr, "--order 3 instead of 2")
+}
+
+// TestNGramUse: rondo eval has a perplexity, rondo generate writes letters, and what a network
+// needs is refused.
+func TestNGramUse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	train(t, ngramFlags("--checkpoint-dir", dir, "--smoothing", "jelinek-mercer:0.9")...)
+	code, stdout, stderr := run(t, "eval", "--checkpoint", dir, "--corpus",
+		write(t, "a.txt", strings.Repeat("the rays of light are refracted ", 20)), "--json")
+	var e event
+	if err := json.Unmarshal([]byte(stdout), &e); code != 0 || err != nil {
+		t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+	}
+	if p := e.number("perplexity"); !(p > 2 && p < 12) {
+		t.Errorf("perplexity %v", p)
+	}
+	code, stdout, stderr = run(t, "generate", "--checkpoint", dir, "--prefix", "the", "--tokens",
+		"40")
+	text := strings.TrimSuffix(stdout, "\n")
+	if code != 0 || len(text) != 43 || strings.Trim(text, "abcdefghijklmnopqrstuvwxyz ") != "" {
+		t.Errorf("exit code %d, %q: %s", code, stdout, stderr)
+	}
+	for flags, want := range map[string]string{
+		"--device cuda": "--device cuda: --task ngram computes on the CPU",
+		"--epochs 2":    "reads the data once", "--cell gru": "--cell is for --task lm",
+		"--smoothing katz": `--smoothing "katz"`, "--lr 1": "--lr is for --task lm",
+		"--max-tokens 2 --validation-fraction 0": "lower --order",
+	} {
+		args := append([]string{"train", "--task", "ngram"}, strings.Fields(flags)...)
+		code, _, stderr := run(t, args...)
+		oneLine(t, code, 2, stderr, want)
+	}
+}
