@@ -30,11 +30,43 @@ func (m *Manifest) evaluated() (loss float64, ok bool) {
 // damaged checkpoints and returns their steps. If no sound checkpoint was evaluated, the error
 // wraps ErrNone.
 func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, err error) {
+	return s.best(ctx, false)
+}
+
+// best is Best; whole: it also reads every byte of the checkpoint.
+func (s *Store) best(
+	ctx context.Context, whole bool,
+) (best *Checkpoint, damaged []int64, err error) {
+	evaluated, damaged, err := s.evaluated(ctx)
+	if err != nil {
+		return nil, damaged, err
+	}
+	slices.SortStableFunc(evaluated, func(a, b *Checkpoint) int {
+		return cmp.Compare(a.Metrics[ValidationLoss], b.Metrics[ValidationLoss])
+	})
+	for _, c := range evaluated {
+		if whole {
+			err = c.Verify(ctx)
+		}
+		var damage *DamageError
+		if errors.As(err, &damage) {
+			damaged = append(damaged, c.Step)
+			continue
+		}
+		slices.Sort(damaged)
+		return c, damaged, err
+	}
+	return nil, damaged, fmt.Errorf("%w in %s has a validation loss", ErrNone, s.place.at(""))
+}
+
+// evaluated opens the checkpoints that were evaluated on the same text as the newest one, in the
+// order of their steps, and returns the steps of the damaged ones.
+func (s *Store) evaluated(ctx context.Context) (found []*Checkpoint, damaged []int64, err error) {
 	steps, err := s.Steps(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	least, text := math.Inf(1), 0.0 // 0: not known yet
+	text := 0.0 // not known yet
 	for _, step := range slices.Backward(steps) {
 		c, err := s.Load(ctx, step)
 		var damage *DamageError
@@ -47,25 +79,21 @@ func (s *Store) Best(ctx context.Context) (best *Checkpoint, damaged []int64, er
 		case err != nil:
 			return nil, damaged, err
 		}
-		loss, ok := c.evaluated()
 		own := c.Metrics[ValidationText]
-		if !ok || text != 0 && own != 0 && own != text {
+		if _, ok := c.evaluated(); !ok || text != 0 && own != 0 && own != text {
 			continue
 		}
 		text = cmp.Or(text, own)
-		if loss <= least {
-			best, least = c, loss
-		}
+		found = append(found, c)
 	}
+	slices.Reverse(found)
 	slices.Reverse(damaged)
-	if best == nil {
-		return nil, damaged, fmt.Errorf("%w in %s has a validation loss", ErrNone, s.place.at(""))
-	}
-	return best, damaged, nil
+	return found, damaged, nil
 }
 
 // ResolveBest opens a checkpoint by location, as Resolve does. In a folder of checkpoints it opens
-// the best one, or the newest if none was evaluated. why describes this choice; it is empty if the
+// the best one, or the newest if none was evaluated, and reads all of its bytes: a damaged one is
+// passed over. why describes this choice; it is empty if the
 // location is a single step's folder.
 func ResolveBest(
 	ctx context.Context, location string, cfg Config,
@@ -85,10 +113,10 @@ func ResolveBest(
 
 // bestOrLatest is ResolveBest for a checkpoint folder.
 func (s *Store) bestOrLatest(ctx context.Context) (c *Checkpoint, why string, err error) {
-	c, damaged, err := s.Best(ctx)
+	c, damaged, err := s.best(ctx, true)
 	if errors.Is(err, ErrNone) {
 		damaged = nil
-		if c, err = s.Latest(ctx); err != nil {
+		if c, err = s.LatestValid(ctx); err != nil {
 			return nil, "", err
 		}
 		why = fmt.Sprintf("step %d: the newest; none was evaluated", c.Step)

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -119,4 +120,34 @@ func testBest(t *testing.T, s storage) {
 	if !errors.Is(err, ErrNone) {
 		t.Errorf("an empty folder: %v", err)
 	}
+}
+
+// testSoundForUse: what ResolveBest opens has no flipped bit, whether it is the best or the newest.
+func testSoundForUse(t *testing.T, s storage) {
+	ctx := t.Context()
+	flip := func(b []byte) []byte { b[len(b)-1] ^= 1; return b }
+	resolve := func(want int64, words ...string) {
+		t.Helper()
+		_, c, why, err := ResolveBest(ctx, s.at(""), Config{OpenBucket: s.open})
+		if err != nil {
+			wantError(t, err, words...)
+			return
+		}
+		if c.Step != want || !strings.Contains(why, words[0]) {
+			t.Errorf("step %d, %q; want %d, %q", c.Step, why, want, words[0])
+		}
+	}
+	for _, step := range []int64{1, 2} {
+		_, err := s.store(t).Save(ctx, snapshot(step, 0))
+		check(t, err)
+	}
+	s.damage(t, "step-00000002", "model.safetensors", flip)
+	resolve(1, "none was evaluated; passed over as damaged: step [2]")
+	for step, loss := range map[int64]float64{3: 1.5, 4: 1.25, 5: 2} {
+		_, err := s.store(t).Save(ctx, scored(step, loss))
+		check(t, err)
+	}
+	resolve(4, "lowest validation loss 1.250")
+	s.damage(t, "step-00000004", "model.safetensors", flip)
+	resolve(3, "lowest validation loss 1.500; passed over as damaged: step [4]")
 }

@@ -170,12 +170,23 @@ func (b *bucket) deleteAll(ctx context.Context, folder, stem string, claim int64
 }
 
 func (b *bucket) createClaim(ctx context.Context, name string, text []byte) error {
-	err := b.ask(ctx, func(ctx context.Context) error {
-		return b.b.WriteAll(ctx, b.key(name), text,
-			&blob.WriterOptions{ContentType: "application/json", IfNotExist: true})
-	})
-	if err != nil && gcerrors.Code(err) == gcerrors.FailedPrecondition {
+	write := func(onlyNew bool) error {
+		return b.ask(ctx, func(ctx context.Context) error {
+			return b.b.WriteAll(ctx, b.key(name), text,
+				&blob.WriterOptions{ContentType: "application/json", IfNotExist: onlyNew})
+		})
+	}
+	err := write(true)
+	var answer interface{ ErrorCode() string } // of S3 and stores like it
+	switch {
+	case err == nil:
+	case gcerrors.Code(err) == gcerrors.FailedPrecondition:
 		return fs.ErrExist
+	case !errors.As(err, &answer):
+	case answer.ErrorCode() == "ConditionalRequestConflict": // another claim is being written
+		return fs.ErrExist
+	case answer.ErrorCode() == "NotImplemented": // of two at the same moment the last one counts
+		return write(false)
 	}
 	return err
 }

@@ -43,7 +43,8 @@ func (e *OwnedError) Error() string {
 		return fmt.Sprintf("checkpoint folder %s is now written by %s", e.Location, who)
 	}
 	return fmt.Sprintf("checkpoint folder %s is written by another run (%s): choose another "+
-		"folder, or stop that run first", e.Location, who)
+		"folder, or stop that run first; if it is gone, delete the folder's %s*", e.Location, who,
+		claimPrefix)
 }
 
 const (

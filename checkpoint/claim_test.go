@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,7 +22,8 @@ const (
 func (s storage) owned(t *testing.T, run int64, process int) *Store {
 	t.Helper()
 	store := s.store(t)
-	store.claims.owner = &Owner{Run: run, Host: "host-a", Process: process}
+	store.cfg.Owner = &Owner{Run: run, Host: "host-a", Process: process}
+	store.claims.owner = store.cfg.Owner
 	if _, ok := store.place.(*folder); ok {
 		t.Cleanup(func() { check(t, store.Close()) })
 	}
@@ -122,6 +124,65 @@ func testClaimLost(t *testing.T, s storage) {
 	wantHolds(t, c, snapshot(20, 2))
 	if c.Claim != 7 {
 		t.Errorf("claim %d after an empty owner's file of claim 6", c.Claim)
+	}
+}
+
+// testSaveOnceOfTwoRuns: a checkpoint of another run with the same step is not this run's.
+func testSaveOnceOfTwoRuns(t *testing.T, s storage) {
+	ctx := t.Context()
+	for _, c := range []struct {
+		run           int64
+		saved, wanted float32
+	}{{firstRun, 1, 1}, {firstRun, 2, 1}, {secondRun, 3, 3}, {secondRun, 4, 3}} {
+		store := s.owned(t, c.run, int(c.saved))
+		_, err := store.SaveOnce(ctx, snapshot(10, c.saved))
+		check(t, err)
+		found, err := store.Load(ctx, 10)
+		check(t, err)
+		wantHolds(t, found, snapshot(10, c.wanted))
+		if local, ok := store.place.(*folder); ok { // its process ends
+			check(t, local.close())
+		}
+	}
+}
+
+// refusing is a store that answers conditional writes in its own way.
+type refusing struct {
+	objects
+	code  string
+	times int
+}
+
+func (r *refusing) WriteAll(
+	ctx context.Context, key string, p []byte, opts *blob.WriterOptions,
+) error {
+	if opts.IfNotExist && r.times > 0 {
+		r.times--
+		return fmt.Errorf("writing %s: %w", key, refusal(r.code))
+	}
+	return r.objects.WriteAll(ctx, key, p, opts)
+}
+
+type refusal string
+
+func (r refusal) Error() string     { return string(r) }
+func (r refusal) ErrorCode() string { return string(r) }
+
+// TestClaimWithoutConditions: a folder can be claimed in a store that knows no conditional writes,
+// or says that another one is being made.
+func TestClaimWithoutConditions(t *testing.T) {
+	for _, c := range []struct {
+		code  string
+		times int
+		sound bool
+	}{{"NotImplemented", 100, true}, {"ConditionalRequestConflict", 1, true}, {"Odd", 1, false}} {
+		s := memStorage(t)
+		store := s.owned(t, firstRun, 1)
+		place := store.place.(*bucket)
+		place.b = &refusing{place.b, c.code, c.times}
+		if err := store.Claim(t.Context()); (err == nil) != c.sound {
+			t.Errorf("%s: %v", c.code, err)
+		}
 	}
 }
 

@@ -72,6 +72,8 @@ func TestConformance(t *testing.T) {
 		"claim":             testClaim,
 		"claim lost":        testClaimLost,
 		"two runs":          testTwoRuns,
+		"once of two runs":  testSaveOnceOfTwoRuns,
+		"sound for use":     testSoundForUse,
 	}
 	for kind, create := range makers {
 		for name, run := range suite {

@@ -161,7 +161,7 @@ func claimOf(path string) int64 {
 }
 
 // createClaim does not sync: a crash of the machine ends the process that claims.
-func (f *folder) createClaim(_ context.Context, name string, text []byte) error {
+func (f *folder) createClaim(ctx context.Context, name string, text []byte) error {
 	if err := f.makeRoot(); err != nil {
 		return err
 	}
@@ -169,11 +169,8 @@ func (f *folder) createClaim(_ context.Context, name string, text []byte) error 
 	if err != nil {
 		return err
 	}
-	err = f.lock(file)
-	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, errLocked) { // by who looks at it
-		err = nil
-	}
-	if err == nil {
+	// Whoever looks whether the owner lives may have the lock for a moment.
+	if _, err = f.lockWithin(ctx, file); err == nil {
 		_, err = file.Write(text)
 	}
 	if err != nil {
@@ -207,7 +204,10 @@ const (
 
 // claimHeld tries to lock the owner's file, for lockPatience.
 func (f *folder) claimHeld(ctx context.Context, name string) (bool, error) {
-	file, err := os.Open(f.at(name))
+	file, err := os.OpenFile(f.at(name), os.O_RDWR, 0) // NFS locks only what is open for writing
+	if errors.Is(err, fs.ErrPermission) {
+		file, err = os.Open(f.at(name))
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -215,16 +215,22 @@ func (f *folder) claimHeld(ctx context.Context, name string) (bool, error) {
 		return false, err
 	}
 	defer file.Close()
+	locked, err := f.lockWithin(ctx, file)
+	return !locked, err
+}
+
+// lockWithin locks a file within lockPatience. It returns false if another process keeps the lock.
+// Where there are no locks it returns true.
+func (f *folder) lockWithin(ctx context.Context, file *os.File) (locked bool, err error) {
 	patience := time.After(lockPatience)
 	for {
-		err := f.lock(file)
-		if !errors.Is(err, errLocked) {
-			return false, nil // free, or there are no locks
+		if err := f.lock(file); !errors.Is(err, errLocked) {
+			return true, nil
 		}
 		select {
 		case <-time.After(lockInterval):
 		case <-patience:
-			return true, nil
+			return false, nil
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}

@@ -35,7 +35,9 @@ type Manifest struct {
 	Epoch    int64     `json:"epoch"`
 	Created  time.Time `json:"created"`
 	// Claim is the number of the writer's claim on the folder (see Owner); 0: it made none.
-	Claim int64       `json:"claim,omitempty"`
+	Claim int64 `json:"claim,omitempty"`
+	// Run is the writer's Owner.Run; 0: it is not known.
+	Run   int64       `json:"run,omitempty"`
 	Files []FileEntry `json:"files"`
 	// Spec is the job's specification; Training holds the scalars of its schedules and counters.
 	// This package does not read them.

@@ -143,6 +143,9 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 		return "", err
 	}
 	m.Claim = s.claims.newest.Load()
+	if s.cfg.Owner != nil {
+		m.Run = s.cfg.Owner.Run
+	}
 	d, err := s.place.begin(ctx, name, m.Claim)
 	if err != nil {
 		return "", err
@@ -171,9 +174,10 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	return s.place.at(name), nil
 }
 
-// SaveOnce is Save, but it does nothing if the job already has a sound checkpoint of the step. A
+// SaveOnce is Save, but it does nothing if the run already has a sound checkpoint of the step. A
 // worker that takes over from a dead one does not know whether the last step was saved. If it was,
-// that checkpoint serves too: it may only differ in the order of the ranks' sums.
+// that checkpoint serves too: it may only differ in the order of the ranks' sums. Another run's
+// checkpoint of the step does not serve, since that run may have had another rate, or other seeds.
 func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err error) {
 	if s.cfg.Job == "" {
 		return s.Save(ctx, snap) // refuses
@@ -184,8 +188,10 @@ func (s *Store) SaveOnce(ctx context.Context, snap Snapshot) (path string, err e
 	}
 	var damage *DamageError
 	switch {
-	case err == nil:
+	case err == nil && (s.cfg.Owner == nil || s.cfg.Owner.Run == there.Run):
 		return there.Path, nil
+	case err == nil:
+		return s.Save(ctx, snap)
 	case errors.Is(err, fs.ErrNotExist) || errors.As(err, &damage):
 		return s.Save(ctx, snap)
 	}

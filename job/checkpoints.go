@@ -249,7 +249,8 @@ func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, e
 	return found, err
 }
 
-// Later returns this run's newest sound checkpoint if it is of a later step than after; else nil.
+// Later returns this run's newest checkpoint, with its files unread, if it is of a later step than
+// after; else nil.
 func (c *Checkpoints) Later(
 	ctx context.Context, spec *rondov1.JobSpec, after int64,
 ) (*checkpoint.Checkpoint, error) {
@@ -258,9 +259,6 @@ func (c *Checkpoints) Later(
 	}
 	newest, err := c.own(ctx, spec)
 	if err != nil || newest == nil || newest.Step <= after {
-		return nil, err
-	}
-	if newest, err = c.FindNewest(ctx); err != nil || newest == nil || newest.Step <= after {
 		return nil, err
 	}
 	return newest, nil

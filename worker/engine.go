@@ -267,17 +267,19 @@ func (e *engine) readLater(ctx context.Context, after int64) (*train.Snapshot, e
 	looking, cancel := context.WithTimeout(ctx, e.patience())
 	defer cancel()
 	found, err := e.stored.Later(looking, e.worker.spec, after)
-	switch {
-	case ctx.Err() != nil:
+	var snapshot *train.Snapshot
+	if err == nil && found != nil {
+		snapshot, err = e.read(ctx, found)
+	}
+	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
-	case err != nil:
-		e.worker.notice(ctx, fmt.Sprintf("whether there is a checkpoint after step %d is not "+
-			"known: %v", after, err))
-		return nil, nil
-	case found == nil:
+	}
+	if err != nil {
+		e.worker.notice(ctx, fmt.Sprintf("no checkpoint after step %d could be read: %v", after,
+			err))
 		return nil, nil
 	}
-	return e.read(ctx, found)
+	return snapshot, nil
 }
 
 // read reads a checkpoint that the job continues from.

@@ -97,12 +97,13 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	})
 }
 
-// open claims the folder and starts the writer, if there is none.
+// open claims the folder, which another worker may have owned meanwhile, and starts the writer if
+// there is none.
 func (v *saver) open(ctx context.Context) (err error) {
+	if err := v.engine.stored.Store.Claim(ctx); err != nil {
+		return err
+	}
 	if v.writer == nil {
-		if err := v.engine.stored.Store.Claim(ctx); err != nil {
-			return err
-		}
 		v.writer, err = checkpoint.NewWriter(v.engine.stored.Store, checkpoint.WriterConfig{
 			Keep: int(v.engine.worker.spec.CheckpointKeep), Done: v.saved})
 	}
