@@ -32,6 +32,8 @@ import (
 const (
 	// drainTimeout bounds the wait for watchers and workers to receive the job's end.
 	drainTimeout = 5 * time.Second
+	// flushTimeout bounds the wait until it is written to their connections.
+	flushTimeout = time.Second
 	// A leader has at most this many open connections for each worker, and some for people.
 	connectionsPerWorker = 4
 	moreConnections      = 32
@@ -207,9 +209,12 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 		Election: &election{Election: p.store, registry: p.store, run: spec.Submitted},
 		Events:   service.Events(),
 		Audience: service,
-		Farewell: func(ctx context.Context) { drain(ctx, service, p.log) },
-		Turned:   p.pulse.turned,
-		Log:      p.log,
+		Farewell: func(ctx context.Context) {
+			drain(ctx, service, p.log)
+			flush(server)
+		},
+		Turned: p.pulse.turned,
+		Log:    p.log,
 	})
 }
 
@@ -238,6 +243,14 @@ func JobOf(spec *rondov1.JobSpec) cluster.Job {
 		Groups: int(jobspec.LaneGroups(spec)),
 		Spread: spec.RingOrder == "spread", JoinTimeout: spec.JoinTimeout.AsDuration(),
 		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
+}
+
+// flush ends a server whose calls have ended. Stop alone would close the connections before the last
+// events are written to them.
+func flush(server *grpc.Server) {
+	late := time.AfterFunc(flushTimeout, server.Stop)
+	defer late.Stop()
+	server.GracefulStop()
 }
 
 // drain waits until at least one watcher has the job's end, and all streams have ended.

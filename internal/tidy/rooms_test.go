@@ -40,7 +40,7 @@ const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs 
 
 // rooms is the architecture: the packages of the module, each with what it may import. cmd wires
 // everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
-func rooms() []room { return slices.Concat(processRooms(), otherRooms()) }
+func rooms() []room { return slices.Concat(processRooms(), otherRooms(), outerRooms()) }
 
 // processRooms are the commands, the processes that they run, what a job means to them, and what
 // they share.
@@ -199,7 +199,11 @@ func otherRooms() []room {
 		// Faults to order, and the proof that they cost no text.
 		{path: "rehearsal", never: network + " " + graphs},
 		{path: "audit", imports: "corpus", never: network + " " + graphs},
+	}
+}
 
+func outerRooms() []room {
+	return []room{
 		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
 		{path: "k8s/kube", imports: "internal/app job job/jobspec k8s proto/rondo/v1 telemetry",
 			tests: "coordinator internal/port",
