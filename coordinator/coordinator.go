@@ -245,8 +245,8 @@ func JobOf(spec *rondov1.JobSpec) cluster.Job {
 		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
 }
 
-// flush ends a server whose calls have ended. Stop alone would close the connections before the last
-// events are written to them.
+// flush ends a server whose calls have ended. Stop alone would close the connections before the
+// last events are written to them.
 func flush(server *grpc.Server) {
 	late := time.AfterFunc(flushTimeout, server.Stop)
 	defer late.Stop()
