@@ -110,11 +110,11 @@ type memoryPredecessor struct {
 
 func (r *memoryPredecessor) Peer() Peer { return r.peer }
 
+// Abort ends this end first: else a Receive takes the other's end for the sender's own.
 func (r *memoryPredecessor) Abort(reason string) {
-	if r.Err() == nil {
+	if r.End(ErrClosed) {
 		r.other.End(&AbortError{Reason: reason})
 	}
-	r.End(ErrClosed)
 }
 
 func (r *memoryPredecessor) Close() error {
