@@ -119,13 +119,14 @@ func dialPlain(t *testing.T, address string) *grpc.ClientConn {
 func TestLeaderUnderReports(t *testing.T) {
 	t.Parallel()
 	reports, watches, most := 2_000, 20, int64(128<<20)
-	if !testing.Short() {
+	if os.Getenv(longVariable) != "" {
 		reports, watches = 100_000, 1_000
 	}
 	r := &rig{job: "flooded", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
 	r.flags = r.place(r.etcd.endpoints()...)
-	leader := r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec",
-		write(t, "job.yaml", "max_tokens: 20000\nhidden: 8\nworkers: 2\n")}, r.flags...))
+	spec := write(t, "job.yaml", "max_tokens: 20000\nhidden: 8\nworkers: 2\njoin_timeout: 1h\n")
+	leader := r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", spec},
+		r.flags...))
 	where := meet.Config{Etcd: r.etcd.endpoints(), Job: r.job}
 	store, err := where.Store(t.Context())
 	if err != nil {
