@@ -12,10 +12,14 @@ import (
 // wanted returns the number of workers that a start waits for.
 func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
-// seniority orders members by how much of the job's state they may have, lowest first: members of
-// the last ring by rank; then processes that were in it under another id, known by host and PID;
-// then newcomers, which have none.
+// seniority orders members by how much of the job's state they may have, lowest first: members of a
+// ring after the plan's, which the store has forgotten; members of the last ring by rank; then
+// processes that were in it under another id, known by host and PID; then newcomers, which have
+// none.
 func (p Plan) seniority(m Member) int {
+	if m.Served > p.Generation {
+		return -1
+	}
 	ring := p.veterans()
 	if rank := find(ring, m.ID); rank >= 0 {
 		return rank
@@ -37,6 +41,16 @@ func (p Plan) standing(m Member) int {
 		return 1
 	}
 	return 2
+}
+
+// generationAfter returns the next ring's generation. It is above that of each ring in which a
+// member has trained, also of those that the store has forgotten.
+func (s State) generationAfter() Generation {
+	last := s.plan.Generation
+	for _, m := range s.members {
+		last = max(last, m.Served)
+	}
+	return last + 1
 }
 
 // isNew reports whether a member has no part of the job's state, as far as this leader knows.
@@ -114,8 +128,7 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 
 // pause dissolves the ring. At settled the members that are there go on without others.
 func pause(s State, reason string, settled, now time.Time) (State, []Action) {
-	s.plan.Generation++
-	s.plan.Last = s.trusted()
+	s.plan.Generation, s.plan.Last = s.generationAfter(), s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.result, s.asked, s.giveUp = nil, "", nil, now.Add(s.job.PauseTimeout)
 	s.settled, s.awaitsState = settled, !settled.IsZero()
@@ -124,9 +137,16 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	return s, append(actions, Notify{Text: reason})
 }
 
-// trusted returns the veterans without those whose state is known to be wrong.
+// trusted returns the members that may have the job's state, without those whose state is known to
+// be wrong: the veterans, and members of a ring that the store has forgotten.
 func (s State) trusted() []Member {
-	return slices.DeleteFunc(slices.Clone(s.plan.veterans()), func(m Member) bool {
+	known := slices.Clone(s.plan.veterans())
+	for _, m := range s.members {
+		if m.Served > s.plan.Generation && find(known, m.ID) < 0 {
+			known = append(known, m)
+		}
+	}
+	return slices.DeleteFunc(known, func(m Member) bool {
 		e, _ := s.plan.Eviction(m.ID)
 		return e.Remedy == Resync || s.evictions.distrusts(m)
 	})
@@ -167,10 +187,9 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	if !slices.ContainsFunc(chosen, s.plan.isNew) || s.plan.allNew(chosen) {
 		last = nil // all members have the state, or it is given up
 	}
-	s.plan.Generation++
 	s.plan.Rings++
 	s.plan.Members, s.plan.LaneEnds = s.order(chosen), s.job.deal(len(chosen))
-	s.plan.Last = last
+	s.plan.Generation, s.plan.Last = s.generationAfter(), last
 	s.plan.Reason = reason
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
 //	    [version=] [generation=0] [order=adjacent] [next=0]   a fresh store
 //	elect                   a leader takes over from the store
-//	join ID [host=a] [pid=] [version=] [identity=]   the pid of w3 is 30
+//	backup, restore         the store goes back to the plan that it had at the backup
+//	join ID [host=a] [pid=] [version=] [identity=] [served=0]   the pid of w3 is 30
 //	register ID ...         a join that the leader does not see
 //	leave ID...             registrations end together
 //	vanish ID               a registration ends that the leader does not see
@@ -96,6 +97,7 @@ func playScript(t *testing.T, text string) string {
 
 // scriptWorld is a leader and its store.
 type scriptWorld struct {
+	backup  Plan
 	now     time.Time
 	state   State
 	stored  Plan
@@ -182,6 +184,14 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 	if name == "elect" {
 		return Elected{Plan: w.stored, Members: slices.Clone(w.members)}, nil
 	}
+	if name == "backup" {
+		w.backup = w.stored
+		return nil, nil
+	}
+	if name == "restore" {
+		w.stored = w.backup
+		return nil, nil
+	}
 	if len(args) == 0 {
 		return nil, fmt.Errorf("%s needs an argument", name)
 	}
@@ -250,6 +260,9 @@ func memberOf(args []string) Member {
 			m.Version = value
 		case "identity":
 			m.Identity = value
+		case "served":
+			served, _ := strconv.Atoi(value)
+			m.Served = Generation(served)
 		}
 	}
 	return m

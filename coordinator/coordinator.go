@@ -206,7 +206,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 		Job:      job,
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},
 		LeaseTTL: spec.LeaseTtl.AsDuration(),
-		Election: &election{Election: p.store, registry: p.store, run: spec.Submitted},
+		Election: &election{Store: p.store, spec: spec},
 		Events:   service.Events(),
 		Audience: service,
 		Farewell: func(ctx context.Context) {

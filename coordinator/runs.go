@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"rondo/cluster"
+	"rondo/cluster/etcdstore"
 	"rondo/cluster/meet"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
@@ -132,19 +133,29 @@ var errSuperseded = errors.New("another run of the job has been submitted meanwh
 // election elects the leader of one run. A process elected after that run's end, when the next run
 // is already submitted, must not lead the next run by the old spec.
 type election struct {
-	cluster.Election
-	registry cluster.Registry
-	run      int64
+	*etcdstore.Store
+	spec *rondov1.JobSpec
 }
 
 // Campaign implements cluster.Election.
 func (e *election) Campaign(ctx context.Context, self cluster.Leader, ttl time.Duration) (
 	cluster.Leadership, error) {
-	leading, err := e.Election.Campaign(ctx, self, ttl)
+	leading, err := e.Store.Campaign(ctx, self, ttl)
 	if err != nil {
 		return nil, err
 	}
 	return &runLeadership{Leadership: leading, election: e}, nil
+}
+
+// storeAgain stores the run's spec in an etcd that has lost it. It returns the stored one, which
+// may be another process's.
+func (e *election) storeAgain(ctx context.Context) ([]byte, error) {
+	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.spec)
+	if err != nil {
+		return nil, err
+	}
+	stored, _, err := e.PutSpec(ctx, text)
+	return stored, err
 }
 
 type runLeadership struct {
@@ -153,16 +164,20 @@ type runLeadership struct {
 }
 
 // LoadPlan implements cluster.Leadership. It reads the spec after the plan: submitting a run
-// replaces both at once, and happens only after the end of the last run.
+// replaces both at once, and happens only after the end of the last run. A job without a spec has
+// been deleted, unless etcd has lost writes: then the spec is stored again.
 func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	plan, err := l.Leadership.LoadPlan(ctx)
 	if err != nil {
 		return plan, err
 	}
 	for {
-		stored, err := l.election.registry.Spec(ctx)
+		stored, err := l.election.Spec(ctx)
+		if errors.Is(err, cluster.ErrNoSpec) && l.election.LostWrites() {
+			stored, err = l.election.storeAgain(ctx)
+		}
 		switch {
-		case err == nil && meet.RunOf(stored) == l.election.run:
+		case err == nil && meet.RunOf(stored) == l.election.spec.Submitted:
 			return plan, nil
 		case err == nil:
 			return cluster.Plan{}, errSuperseded

@@ -59,6 +59,7 @@ func (w *worker) live(ctx context.Context) (err error) {
 		}
 		if out.forget && w.engine != nil {
 			w.engine.trainer.Forget()
+			w.member.Served = 0
 		}
 		if w.stable {
 			pause, w.stable = firstReturn, false
@@ -95,8 +96,8 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	switch {
 	case err != nil && ctx.Err() != nil: // it was asked to leave
 		return w.saveState(ctx)
-	case err != nil:
-		return err
+	case err != nil: // no other worker may have the state
+		return errors.Join(err, w.saveState(ctx))
 	}
 	w.ready.Set(true)
 	defer func() {
@@ -137,6 +138,9 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans 
 			end(superseded(w.spec.Job, w.spec.Submitted, newer))
 		case p.Phase == cluster.Ended:
 			end(&endedError{plan: p})
+		case plans.isOlder(p):
+			end(&expelledError{reason: fmt.Sprintf("etcd has gone back to the plan of "+
+				"generation %d: it was restored from a backup, or emptied", p.Generation)})
 		}
 		plans.set(p)
 		return nil
@@ -171,6 +175,16 @@ func (p *plans) set(plan cluster.Plan) {
 	p.plan = plan
 	close(p.changed)
 	p.changed = make(chan struct{})
+}
+
+// isOlder reports whether a plan that the store has now is older than the newest one, or was made
+// in its place.
+func (p *plans) isOlder(now cluster.Plan) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	newest := p.plan
+	return now.Generation < newest.Generation ||
+		now.Generation == newest.Generation && now.Nonce != newest.Nonce
 }
 
 // newest returns the newest plan, and a channel that is closed when it is replaced.

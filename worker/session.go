@@ -71,6 +71,9 @@ func (w *worker) serveRing(
 	done, err = s.run(ctx)
 	cancel(nil)
 	watching.Wait()
+	if !s.since.IsZero() {
+		w.member.Served = plan.Generation
+	}
 	w.stable = w.stable || !s.since.IsZero() && time.Since(s.since) > lastReturn
 	broke := err
 	if err != nil {

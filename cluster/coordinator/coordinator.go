@@ -78,6 +78,7 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if cfg.Turned == nil {
 		cfg.Turned = func(bool) {}
 	}
+	var known cluster.Plan // the last one of this process's terms
 	for {
 		leadership, err := cfg.Election.Campaign(ctx, cfg.Self, cfg.LeaseTTL)
 		if err != nil {
@@ -85,8 +86,11 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 		}
 		cfg.Log.Debug("elected", "id", cfg.Self.ID)
 		cfg.Turned(true)
-		plan, err := serve(ctx, cfg, leadership)
+		plan, err := serve(ctx, cfg, leadership, known)
 		cfg.Turned(false)
+		if plan.Generation > known.Generation {
+			known = plan
+		}
 		if err == nil && cfg.Farewell != nil {
 			cfg.Farewell(ctx)
 		}
@@ -122,11 +126,12 @@ type term struct {
 	ended      bool
 }
 
-// serve leads until the job ends. It returns the job's last plan, or an error such as
-// cluster.ErrDeposed.
-func serve(ctx context.Context, cfg Config, leadership cluster.Leadership) (cluster.Plan, error) {
+// serve leads until the job ends. It returns the plan that was stored last, and nil if that is the
+// job's last, or an error such as cluster.ErrDeposed.
+func serve(ctx context.Context, cfg Config, leadership cluster.Leadership, known cluster.Plan) (
+	cluster.Plan, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &term{cfg: cfg, leadership: leadership, state: cluster.NewState(cfg.Job)}
+	t := &term{cfg: cfg, leadership: leadership, state: cluster.NewState(cfg.Job), stored: known}
 	members, watched := make(chan []cluster.Member), make(chan error, 1)
 	go func() {
 		defer close(watched)
@@ -154,6 +159,14 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	}
 	if err := plan.Fits(t.cfg.Job); err != nil {
 		return err
+	}
+	if known := t.stored; known.Generation > plan.Generation { // generations only grow
+		t.cfg.Log.Warn("the store has lost a plan, which is stored again",
+			"generation", known.Generation, "after", plan.Generation)
+		plan = known
+		if err := t.leadership.PutPlan(ctx, plan); err != nil {
+			return err
+		}
 	}
 	t.stored = plan
 	t.cfg.Audience.Lead()

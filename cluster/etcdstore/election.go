@@ -47,7 +47,8 @@ func (s *Store) candidacy(ctx context.Context, self cluster.Leader, ttl time.Dur
 	if err != nil {
 		return nil, err
 	}
-	leading := &leadership{store: s, lease: l, key: s.candidateKey(l)}
+	leading := &leadership{store: s, lease: l, key: s.candidateKey(l),
+		rewound: s.history.next()}
 	if err := leading.await(ctx, self); err != nil {
 		l.abandon(ctx)
 		return nil, err
@@ -60,7 +61,8 @@ type leadership struct {
 	store    *Store
 	lease    *lease
 	key      string
-	revision int64 // create revision of the key: the fencing token
+	revision int64           // create revision of the key: the fencing token
+	rewound  <-chan struct{} // closed when etcd has lost writes, the token's perhaps
 
 	mu           sync.Mutex
 	planRevision int64 // of the plan that was loaded or stored last
@@ -173,7 +175,7 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 // fenced repeats a request until it succeeds or the leadership ends.
 func (l *leadership) fenced(ctx context.Context, what string,
 	request func(context.Context) error) error {
-	if !l.lease.valid() {
+	if !l.lease.valid() || l.hasLostWrites() {
 		return fmt.Errorf("%s: %w", what, cluster.ErrDeposed)
 	}
 	limited, cancel := l.whileValid(ctx)
@@ -189,9 +191,23 @@ func (l *leadership) stillLeads() clientv3.Cmp {
 	return clientv3.Compare(clientv3.CreateRevision(l.key), "=", l.revision)
 }
 
+// hasLostWrites reports whether etcd has lost writes since the candidacy. The plan that was stored
+// last may be among them, so this process campaigns again and compares the plans.
+func (l *leadership) hasLostWrites() bool {
+	select {
+	case <-l.rewound:
+		return true
+	default:
+		return false
+	}
+}
+
 // WatchMembers implements cluster.Leadership.
 func (l *leadership) WatchMembers(ctx context.Context, fn func([]cluster.Member) error) error {
 	return l.store.follow(ctx, l.store.membersPrefix(), func(kvs []*mvccpb.KeyValue) error {
+		if l.hasLostWrites() {
+			return fmt.Errorf("watching the members: etcd has lost writes: %w", cluster.ErrDeposed)
+		}
 		members, err := l.store.members(kvs)
 		if err != nil {
 			return err

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,9 @@ const (
 	keepAliveTime    = 10 * time.Second // gRPC's minimum
 	keepAliveTimeout = 3 * time.Second
 	leastAttempt     = time.Second // for one attempt to renew a lease, if the lease allows it
+	// probeInterval is how often a watch asks whether etcd has lost writes: a watch alone would wait
+	// for revisions that etcd will reach again much later.
+	probeInterval = 5 * time.Second
 	// releaseTimeout limits the release of a lease. After that it ends by itself.
 	releaseTimeout = 2 * time.Second
 )
@@ -87,6 +91,7 @@ type Store struct {
 	servers string // the endpoints, for errors
 	timeout time.Duration
 	log     *slog.Logger
+	history history
 }
 
 var (
@@ -110,6 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.history = history{log: s.log, rewound: make(chan struct{})}
 	clientLog := cfg.ClientLog
 	if clientLog == nil {
 		clientLog = zap.NewNop()
@@ -122,7 +128,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxUnaryRetries:      clientRetries,
 		Logger:               clientLog,
-		DialOptions:          cfg.DialOptions,
+		DialOptions: append(slices.Clip(cfg.DialOptions),
+			grpc.WithChainUnaryInterceptor(s.history.observe)),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--etcd %s: %w", s.servers, err)
@@ -212,12 +219,14 @@ func (s *Store) untilDone(ctx context.Context, what string,
 //
 // Each round lists the keys and then waits for the first change after the list's revision, so no
 // change is missed. A watch that breaks for any reason (compaction, a lost leader, a restarted
-// server) only starts the next round.
+// server) only starts the next round. So does an etcd that has lost writes: in its history the
+// list's revision may lie in the future.
 func (s *Store) follow(ctx context.Context, prefix string,
 	fn func([]*mvccpb.KeyValue) error) error {
 	pause := newBackoff()
 	for {
 		var list *clientv3.GetResponse
+		rewound := s.history.next()
 		err := s.untilDone(ctx, "listing "+prefix, func(ctx context.Context) (err error) {
 			list, err = s.client.Get(ctx, prefix, clientv3.WithPrefix())
 			return err
@@ -228,7 +237,7 @@ func (s *Store) follow(ctx context.Context, prefix string,
 		if err := fn(list.Kvs); err != nil {
 			return err
 		}
-		err = s.change(ctx, prefix, list.Header.Revision+1)
+		err = s.change(ctx, prefix, list.Header.Revision+1, rewound)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -245,13 +254,33 @@ func (s *Store) follow(ctx context.Context, prefix string,
 	}
 }
 
-// change returns nil after a change under prefix at or after revision, or the error that ended the
-// watch.
-func (s *Store) change(ctx context.Context, prefix string, revision int64) error {
+// change returns nil after a change under prefix at or after revision, or when etcd has lost
+// writes; otherwise the error that ended the watch.
+func (s *Store) change(ctx context.Context, prefix string, revision int64,
+	rewound <-chan struct{}) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	for answer := range s.client.Watch(watching, prefix,
-		clientv3.WithPrefix(), clientv3.WithRev(revision)) {
+	changes := s.client.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision))
+	probe := time.NewTicker(probeInterval)
+	defer probe.Stop()
+	for {
+		var answer clientv3.WatchResponse
+		var open bool
+		select {
+		case answer, open = <-changes:
+		case <-rewound:
+			return nil
+		case <-probe.C:
+			// history looks at the answer. If there is none, the next probe repeats the question.
+			_ = s.once(watching, "probing", func(ctx context.Context) error {
+				_, err := s.client.Get(ctx, s.specKey(), clientv3.WithCountOnly())
+				return err
+			})
+			continue
+		}
+		if !open {
+			return fmt.Errorf("etcd at %s: watching %s: the watch ended", s.servers, prefix)
+		}
 		if err := answer.Err(); err != nil {
 			return fmt.Errorf("etcd at %s: watching %s: %w", s.servers, prefix, err)
 		}
@@ -259,7 +288,6 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64) error
 			return nil
 		}
 	}
-	return fmt.Errorf("etcd at %s: watching %s: the watch ended", s.servers, prefix)
 }
 
 // errUnreadable: a key's value was not written by this version of Rondo.

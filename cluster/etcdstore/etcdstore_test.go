@@ -331,7 +331,7 @@ func TestCompactionCancelsAWatchAndNothingIsMissed(t *testing.T) {
 	if !errors.Is(err, enough) || !slices.Equal(got, []string{"one", "three"}) {
 		t.Errorf("got %v, %v", got, err)
 	}
-	if err := s.change(ctx, s.specKey(), 1); !errors.Is(err, rpctypes.ErrCompacted) {
+	if err := s.change(ctx, s.specKey(), 1, nil); !errors.Is(err, rpctypes.ErrCompacted) {
 		t.Errorf("a watch from a compacted revision: %v", err)
 	}
 }
