@@ -229,6 +229,21 @@ func (w planWatch) await(ctx context.Context, t *testing.T, g cluster.Generation
 	}
 }
 
+// awaitOlder waits for a plan that the watch calls with after newer ones.
+func (w planWatch) awaitOlder(ctx context.Context, t *testing.T, g cluster.Generation) {
+	t.Helper()
+	for {
+		select {
+		case p := <-w:
+			if p.Generation == g {
+				return
+			}
+		case <-ctx.Done():
+			t.Fatalf("waiting for generation %d", g)
+		}
+	}
+}
+
 // etcdAt starts an etcd at fixed addresses, so that it can be restarted.
 func etcdAt(t *testing.T, dir string, client, peer url.URL) *embed.Etcd {
 	t.Helper()
