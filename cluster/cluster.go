@@ -123,9 +123,9 @@ type Member struct {
 	Device   string // as compute.Device names it
 	Version  string // of the protocol between workers
 	Identity string // fingerprint of the job, with its text, as this worker reads it
-	// Served is the generation of the last ring in which this process trained, and whose state it
-	// has; 0: none. It is of the time of the registration.
-	Served Generation
+	// At its registration: Seen is the highest generation that this process knows, and Served that
+	// of the last ring in which it trained and whose state it has; 0: none.
+	Seen, Served Generation
 }
 
 // Place returns the process's place for people. In a container the worker's ID names the process.

@@ -83,6 +83,7 @@ type Event interface{ event() }
 type Elected struct {
 	Plan    Plan
 	Members []Member
+	Lost    bool // the store has lost writes, and may have forgotten that the job has begun
 }
 
 // Joined reports a member that registered or changed its entry.
@@ -229,6 +230,9 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 	case Ended:
 		return s, []Action{End{}}
 	case Forming:
+		if e.Lost {
+			return resume(s, now)
+		}
 		return admit(s, s.members, now)
 	case Paused:
 		s.giveUp = now.Add(s.job.PauseTimeout)
@@ -246,6 +250,16 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s, refusals := s.refuse(s.members)
 	s, actions := lose(s, missing, "not registered any more when a new leader came", now)
 	return s, append(actions, refusals...)
+}
+
+// resume waits for workers with the state of a job that may have begun.
+func resume(s State, now time.Time) (State, []Action) {
+	s.plan.Rings = max(s.plan.Rings, 1)
+	wait := min(returnTime, s.job.PauseTimeout)
+	s, actions := pause(s, fmt.Sprintf("the store has lost writes; paused: waiting for a worker "+
+		"with the job's state, for %v", wait), now.Add(wait), now)
+	s, more := admit(s, s.members, now)
+	return s, append(actions, more...)
 }
 
 func done(s State, e Done) (State, []Action) {

@@ -84,7 +84,7 @@ func (s State) misfit(m Member) string {
 	case m.Version != version:
 		return fmt.Sprintf("it is of version %q, and the job's workers are of %q: run the same "+
 			"build of rondo everywhere", m.Version, version)
-	case s.plan.Rings > 0 && m.Identity != s.plan.Identity:
+	case s.plan.Identity != "" && m.Identity != s.plan.Identity:
 		return "it reads another text or spec than the ring: give all workers the same --corpus"
 	}
 	return ""

@@ -43,12 +43,12 @@ func (p Plan) standing(m Member) int {
 	return 2
 }
 
-// generationAfter returns the next ring's generation. It is above that of each ring in which a
-// member has trained, also of those that the store has forgotten.
+// generationAfter returns the next generation. It is above all that a member knows, also above
+// those that the store has forgotten.
 func (s State) generationAfter() Generation {
 	last := s.plan.Generation
 	for _, m := range s.members {
-		last = max(last, m.Served)
+		last = max(last, m.Seen, m.Served)
 	}
 	return last + 1
 }
@@ -177,7 +177,10 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 		reason += ", with " + s.describe(newcomers...)
 	}
 	if s.plan.Rings == 0 {
-		reason, s.plan.Identity = why, chosen[0].Identity
+		reason = why
+	}
+	if s.plan.Identity == "" {
+		s.plan.Identity = chosen[0].Identity
 	}
 	if s.plan.Phase != Stopping {
 		s.plan.Phase = Running

@@ -202,19 +202,21 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	}()
 	p.ready.Set(true) // permanently: a process that waits between two runs works as intended
 	p.pulse.follow(spec.LeaseTtl.AsDuration())
+	election := &election{Store: p.store, spec: spec, losses: p.store.Losses()}
 	return elected.Run(ctx, elected.Config{
 		Job:      job,
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},
 		LeaseTTL: spec.LeaseTtl.AsDuration(),
-		Election: &election{Store: p.store, spec: spec},
+		Election: election,
 		Events:   service.Events(),
 		Audience: service,
 		Farewell: func(ctx context.Context) {
 			drain(ctx, service, p.log)
 			flush(server)
 		},
-		Turned: p.pulse.turned,
-		Log:    p.log,
+		Turned:     p.pulse.turned,
+		LostWrites: election.lostWrites,
+		Log:        p.log,
 	})
 }
 

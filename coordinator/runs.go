@@ -134,8 +134,11 @@ var errSuperseded = errors.New("another run of the job has been submitted meanwh
 // is already submitted, must not lead the next run by the old spec.
 type election struct {
 	*etcdstore.Store
-	spec *rondov1.JobSpec
+	spec   *rondov1.JobSpec
+	losses int // of etcd's writes, before the run
 }
+
+func (e *election) lostWrites() bool { return e.Losses() > e.losses }
 
 // Campaign implements cluster.Election.
 func (e *election) Campaign(ctx context.Context, self cluster.Leader, ttl time.Duration) (
@@ -173,7 +176,7 @@ func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	}
 	for {
 		stored, err := l.election.Spec(ctx)
-		if errors.Is(err, cluster.ErrNoSpec) && l.election.LostWrites() {
+		if errors.Is(err, cluster.ErrNoSpec) && l.election.lostWrites() {
 			stored, err = l.election.storeAgain(ctx)
 		}
 		switch {

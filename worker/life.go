@@ -126,6 +126,7 @@ func (w *worker) join(ctx context.Context, number int) (err error) {
 	defer func() {
 		end(nil)
 		watching.Wait()
+		w.member.Seen = max(w.member.Seen, plans.highest)
 	}()
 	return w.follow(life, ctx.Done(), plans)
 }
@@ -164,6 +165,7 @@ func (w *worker) newerRun(ctx context.Context) int64 {
 type plans struct {
 	mu      sync.Mutex
 	plan    cluster.Plan
+	highest cluster.Generation // of all plans
 	changed chan struct{}
 }
 
@@ -172,7 +174,7 @@ func newPlans() *plans { return &plans{changed: make(chan struct{})} }
 func (p *plans) set(plan cluster.Plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.plan = plan
+	p.plan, p.highest = plan, max(p.highest, plan.Generation)
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

@@ -217,7 +217,7 @@ func (w *world) fault() {
 		}
 		return workers[w.random.IntN(len(workers))]
 	}
-	switch n := w.random.IntN(13); {
+	switch n := w.random.IntN(14); {
 	case n < 3 && len(workers) > 0:
 		w.crash(pick())
 		w.startWorker()
@@ -252,6 +252,16 @@ func (w *world) fault() {
 		}
 		w.store.Outage(true)
 		w.later(for_, func() { w.store.Outage(false) })
+	case n == 13:
+		w.note("FAULT the store will go back to this moment in %v", for_)
+		view, err := w.store.View(context.Background())
+		if emptied := w.random.IntN(2) == 0; err == nil {
+			w.later(for_, func() {
+				w.note("the store goes back to generation %d, emptied: %t", view.Plan.Generation,
+					emptied)
+				w.store.GoBack(view.Plan, emptied)
+			})
+		}
 	case n == 10 && len(workers) > 0:
 		w.pause(pick(), for_)
 	case n == 11:

@@ -175,7 +175,8 @@ func (w *world) startCoordinator(number int) {
 				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()},
 			Self:     cluster.Leader{ID: id, Address: id},
 			LeaseTTL: spec.LeaseTtl.AsDuration(),
-			Election: w.store.As(id), Events: c.events, Audience: c, Log: w.logger(id)})
+			Election: w.store.As(id), Events: c.events, Audience: c, Log: w.logger(id),
+			LostWrites: w.store.LostWrites})
 		w.mu.Lock()
 		c.gone = true
 		if err == nil {

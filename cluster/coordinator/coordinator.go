@@ -47,7 +47,9 @@ type Config struct {
 	// Turned, if set, is called in each turn of a leader's loop, at most TurnInterval apart unless
 	// the loop is stuck. It is called with false when this process leads no more.
 	Turned func(leading bool)
-	Log    *slog.Logger // nil: no log
+	// LostWrites, if set, reports whether the store has lost writes during the job.
+	LostWrites func() bool
+	Log        *slog.Logger // nil: no log
 }
 
 // TurnInterval is the longest time between two turns of a leader's loop.
@@ -78,7 +80,10 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 	if cfg.Turned == nil {
 		cfg.Turned = func(bool) {}
 	}
-	var known cluster.Plan // the last one of this process's terms
+	if cfg.LostWrites == nil {
+		cfg.LostWrites = func() bool { return false }
+	}
+	var known history
 	for {
 		leadership, err := cfg.Election.Campaign(ctx, cfg.Self, cfg.LeaseTTL)
 		if err != nil {
@@ -86,11 +91,8 @@ func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
 		}
 		cfg.Log.Debug("elected", "id", cfg.Self.ID)
 		cfg.Turned(true)
-		plan, err := serve(ctx, cfg, leadership, known)
+		plan, err := serve(ctx, cfg, leadership, &known)
 		cfg.Turned(false)
-		if plan.Generation > known.Generation {
-			known = plan
-		}
 		if err == nil && cfg.Farewell != nil {
 			cfg.Farewell(ctx)
 		}
@@ -117,21 +119,44 @@ func resign(ctx context.Context, cfg Config, leadership cluster.Leadership) {
 	}
 }
 
+// history is what a process knows from its terms.
+type history struct {
+	last   cluster.Plan
+	nonces []string // of the last generations, maxNonces at most
+}
+
+const maxNonces = 100
+
+func (h *history) add(p cluster.Plan) {
+	h.last = p
+	if !slices.Contains(h.nonces, p.Nonce) {
+		h.nonces = append(h.nonces[max(0, len(h.nonces)+1-maxNonces):], p.Nonce)
+	}
+}
+
+// continues reports whether the last plan follows a stored one, which the store has gone back to.
+// A plan that this process does not know may be newer, whatever its generation.
+func (h *history) continues(stored cluster.Plan) bool {
+	return h.last.Generation > stored.Generation &&
+		(stored.Equal(cluster.Plan{}) || slices.Contains(h.nonces, stored.Nonce))
+}
+
 // term is one leadership, until it is lost or the job ends.
 type term struct {
 	cfg        Config
 	leadership cluster.Leadership
+	known      *history
 	state      cluster.State
 	stored     cluster.Plan // the last one loaded or stored
 	ended      bool
 }
 
-// serve leads until the job ends. It returns the plan that was stored last, and nil if that is the
-// job's last, or an error such as cluster.ErrDeposed.
-func serve(ctx context.Context, cfg Config, leadership cluster.Leadership, known cluster.Plan) (
+// serve leads until the job ends. It returns the job's last plan, or an error such as
+// cluster.ErrDeposed.
+func serve(ctx context.Context, cfg Config, leadership cluster.Leadership, known *history) (
 	cluster.Plan, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	t := &term{cfg: cfg, leadership: leadership, state: cluster.NewState(cfg.Job), stored: known}
+	t := &term{cfg: cfg, leadership: leadership, known: known, state: cluster.NewState(cfg.Job)}
 	members, watched := make(chan []cluster.Member), make(chan error, 1)
 	go func() {
 		defer close(watched)
@@ -160,15 +185,15 @@ func (t *term) run(ctx context.Context, members <-chan []cluster.Member,
 	if err := plan.Fits(t.cfg.Job); err != nil {
 		return err
 	}
-	if known := t.stored; known.Generation > plan.Generation { // generations only grow
+	if t.known.continues(plan) {
 		t.cfg.Log.Warn("the store has lost a plan, which is stored again",
-			"generation", known.Generation, "after", plan.Generation)
-		plan = known
+			"generation", t.known.last.Generation, "after", plan.Generation)
+		plan = t.known.last
 		if err := t.leadership.PutPlan(ctx, plan); err != nil {
 			return err
 		}
 	}
-	t.stored = plan
+	t.keep(plan)
 	t.cfg.Audience.Lead()
 	turn := time.NewTicker(TurnInterval)
 	defer turn.Stop()
@@ -214,7 +239,14 @@ func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluste
 	if !plan.Equal(cluster.Plan{}) {
 		t.cfg.Audience.Planned(plan)
 	}
-	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members})
+	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members,
+		Lost: t.cfg.LostWrites()})
+}
+
+// keep remembers the plan that is stored now.
+func (t *term) keep(plan cluster.Plan) {
+	t.stored = plan
+	t.known.add(plan)
 }
 
 // compare reports changes of the members to the state machine. All members that are gone come in
@@ -255,7 +287,7 @@ func (t *term) decide(ctx context.Context, e cluster.Event) error {
 			if err := t.leadership.PutPlan(ctx, a.Plan); err != nil {
 				return err
 			}
-			t.stored = a.Plan
+			t.keep(a.Plan)
 			t.cfg.Log.Debug("plan", "generation", a.Plan.Generation,
 				"phase", a.Plan.Phase.String(), "reason", a.Plan.Reason)
 			t.cfg.Audience.Planned(a.Plan)

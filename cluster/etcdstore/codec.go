@@ -109,8 +109,8 @@ func decodeMember(value []byte) (cluster.Member, error) {
 	if message.Id == "" {
 		return cluster.Member{}, fmt.Errorf("a member without an id")
 	}
-	if message.Served > math.MaxInt32 {
-		return cluster.Member{}, fmt.Errorf("a member of generation %d", message.Served)
+	if last := max(message.Seen, message.Served); last > math.MaxInt32 {
+		return cluster.Member{}, fmt.Errorf("a member of generation %d", last)
 	}
 	return memberOf(&message), nil
 }
@@ -119,7 +119,7 @@ func memberMessage(m cluster.Member) *rondov1.Member {
 	return &rondov1.Member{
 		Id: utf8(m.ID), Address: utf8(m.Address), Host: utf8(m.Host), Pid: int64(m.PID),
 		Device: utf8(m.Device), Version: utf8(m.Version), Identity: utf8(m.Identity),
-		Served: uint64(m.Served),
+		Seen: uint64(m.Seen), Served: uint64(m.Served),
 	}
 }
 
@@ -127,7 +127,7 @@ func memberOf(m *rondov1.Member) cluster.Member {
 	return cluster.Member{
 		ID: m.GetId(), Address: m.GetAddress(), Host: m.GetHost(), PID: int(m.GetPid()),
 		Device: m.GetDevice(), Version: m.GetVersion(), Identity: m.GetIdentity(),
-		Served: cluster.Generation(m.GetServed()),
+		Seen: cluster.Generation(m.GetSeen()), Served: cluster.Generation(m.GetServed()),
 	}
 }
 

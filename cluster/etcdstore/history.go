@@ -60,9 +60,9 @@ func (h *history) next() <-chan struct{} {
 	return h.rewound
 }
 
-// LostWrites reports whether etcd has lost writes since the store was opened.
-func (s *Store) LostWrites() bool {
+// Losses returns how often etcd was seen to lose writes since the store was opened.
+func (s *Store) Losses() int {
 	s.history.mu.Lock()
 	defer s.history.mu.Unlock()
-	return s.history.times > 0
+	return s.history.times
 }

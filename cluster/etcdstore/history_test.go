@@ -52,7 +52,7 @@ func TestEtcdLosesWrites(t *testing.T) {
 	put(2)
 	put(3)
 	plans.await(ctx, t, 3)
-	if s.LostWrites() {
+	if s.Losses() != 0 {
 		t.Error("a restart counts as a loss of writes")
 	}
 
@@ -82,7 +82,7 @@ func TestEtcdLosesWrites(t *testing.T) {
 	if err := leader.Resign(ctx); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Spec(ctx); !s.LostWrites() || !errors.Is(err, cluster.ErrNoSpec) {
-		t.Errorf("lost writes: %t; the spec: %v", s.LostWrites(), err)
+	if _, err := s.Spec(ctx); s.Losses() != 2 || !errors.Is(err, cluster.ErrNoSpec) {
+		t.Errorf("%d losses; the spec: %v", s.Losses(), err)
 	}
 }

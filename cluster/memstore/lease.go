@@ -59,6 +59,31 @@ func (s *Store) Depose(id string) {
 	}
 }
 
+// LostWrites reports whether the store has gone back.
+func (s *Store) LostWrites() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
+}
+
+// GoBack puts an earlier plan in place of the present one, as an etcd that was restored from a
+// backup has it. The leases of coordinators end, and those of members if it was emptied.
+func (s *Store) GoBack(to cluster.Plan, emptied bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ended := slices.Clone(s.candidates)
+	if emptied {
+		to, ended = cluster.Plan{}, append(ended, s.members...)
+	}
+	for _, e := range ended {
+		s.end(e)
+		e.lose()
+	}
+	s.plan, s.lost = copyPlan(to), true
+	s.writes++
+	s.touch()
+}
+
 // Cut disconnects a client from the store, or reconnects it. While it is away its requests wait, or
 // fail after the request timeout, and its leases run out.
 func (s *Store) Cut(client string, away bool) {

@@ -28,7 +28,8 @@ type Store struct {
 	mu         sync.Mutex
 	spec       []byte
 	plan       cluster.Plan
-	writes     int // writes of the plan
+	writes     int  // writes of the plan
+	lost       bool // it went back to an earlier plan
 	claims     map[string]bool
 	members    []*entry
 	candidates []*entry // the oldest leads

@@ -142,7 +142,8 @@ type Member struct {
 	Device        string                 `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`     // as compute.Device names it
 	Version       string                 `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`   // of the protocol between workers; the same in a whole ring
 	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of this worker's job and text
-	Served        uint64                 `protobuf:"varint,8,opt,name=served,proto3" json:"served,omitempty"`    // generation of the last ring in which it trained, and whose state it has
+	Seen          uint64                 `protobuf:"varint,8,opt,name=seen,proto3" json:"seen,omitempty"`        // highest generation that it knew when it registered
+	Served        uint64                 `protobuf:"varint,9,opt,name=served,proto3" json:"served,omitempty"`    // that of the last ring in which it trained, and whose state it has
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -224,6 +225,13 @@ func (x *Member) GetIdentity() string {
 		return x.Identity
 	}
 	return ""
+}
+
+func (x *Member) GetSeen() uint64 {
+	if x != nil {
+		return x.Seen
+	}
+	return 0
 }
 
 func (x *Member) GetServed() uint64 {
@@ -2075,7 +2083,7 @@ var File_rondo_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"\xbe\x01\n" +
+	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"\xd2\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -2083,8 +2091,9 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\tR\x06device\x12\x18\n" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
-	"\bidentity\x18\a \x01(\tR\bidentity\x12\x16\n" +
-	"\x06served\x18\b \x01(\x04R\x06served\"\xa6\x03\n" +
+	"\bidentity\x18\a \x01(\tR\bidentity\x12\x12\n" +
+	"\x04seen\x18\b \x01(\x04R\x04seen\x12\x16\n" +
+	"\x06served\x18\t \x01(\x04R\x06served\"\xa6\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
