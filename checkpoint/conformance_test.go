@@ -285,8 +285,8 @@ func wantHolds(t *testing.T, c *Checkpoint, want Snapshot) {
 			t.Errorf("%s holds %v and %v, want %v", f.Name, dst, all, f.Tensors)
 		}
 	}
-	got := Snapshot{c.Step, c.Epoch, want.Files, c.Spec, c.Training, c.Vocabulary, c.Outputs,
-		c.Metrics}
+	got := Snapshot{c.Step, c.Epoch, c.Digest, want.Files, c.Spec, c.Training, c.Vocabulary,
+		c.Outputs, c.Metrics}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("manifest of %+v, want %+v", got, want)
 	}

@@ -37,8 +37,11 @@ type Manifest struct {
 	// Claim is the number of the writer's claim on the folder (see Owner); 0: it made none.
 	Claim int64 `json:"claim,omitempty"`
 	// Run is the writer's Owner.Run; 0: it is not known.
-	Run   int64       `json:"run,omitempty"`
-	Files []FileEntry `json:"files"`
+	Run int64 `json:"run,omitempty"`
+	// Digest identifies the state in the run's other records, such as its audit logs. This package
+	// does not read it. 0: it is not known.
+	Digest uint64      `json:"digest,omitempty"`
+	Files  []FileEntry `json:"files"`
 	// Spec is the job's specification; Training holds the scalars of its schedules and counters.
 	// This package does not read them.
 	Spec       json.RawMessage `json:"spec,omitempty"`

@@ -79,6 +79,7 @@ type File struct {
 // Snapshot is the state to save at a step.
 type Snapshot struct {
 	Step, Epoch int64
+	Digest      uint64 // see Manifest
 	Files       []File
 	// Spec and Training are JSON values, or empty (see Manifest).
 	Spec, Training json.RawMessage
@@ -222,7 +223,7 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	}
 	m := &Manifest{
 		Format: FormatVersion, Job: s.cfg.Job, Identity: s.cfg.Identity,
-		Step: snap.Step, Epoch: snap.Epoch, Created: s.cfg.Now().UTC(),
+		Step: snap.Step, Epoch: snap.Epoch, Digest: snap.Digest, Created: s.cfg.Now().UTC(),
 		Metrics: snap.Metrics, Vocabulary: snap.Vocabulary,
 		Outputs: snap.Outputs,
 	}

@@ -96,7 +96,7 @@ func (e *engine) newTrainer() (*train.Trainer, error) {
 		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Offset); err != nil {
 			return nil, app.Usage(err)
 		}
-		settings.Ledger, ledger = e.ledger, e.ledger
+		settings.Ledger, ledger = commits{e.ledger}, e.ledger
 	}
 	if w.spec.Trace != "" {
 		if e.tracer, err = trace.Create(w.spec.Trace, w.name, w.member.PID,
@@ -314,10 +314,16 @@ func (e *engine) joined(s *seat, j agree.Joined) error {
 		return nil
 	}
 	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
-		Generation: uint64(s.plan.Generation), From: j.Step, Committed: uint64(j.Committed),
-		World: len(s.plan.Members), Accumulate: int(e.worker.spec.Accumulate),
-		Batches: e.worker.data.Batches(), SyncEvery: e.worker.spec.SyncEvery})
+		Generation: uint64(s.plan.Generation), From: j.Step, Digest: e.trainer.Digest(),
+		World: len(s.plan.Members), Rank: int(s.rank), Accumulate: int(e.worker.spec.Accumulate),
+		Batches: e.worker.data.Batches(), SyncEvery: e.worker.spec.SyncEvery,
+		Replayed: j.Replayed * int64(len(j.LostLanes))})
 }
+
+// commits is an audit log as a train.Ledger.
+type commits struct{ log *audit.Log }
+
+func (c commits) Commit(done train.Commit) error { return c.log.Commit(audit.Commit(done)) }
 
 // saveState saves the state outside of a ring, when no other worker may have it.
 func (e *engine) saveState(ctx context.Context) (err error) {

@@ -63,8 +63,7 @@ func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 	if err := j.run(ctx, &joined); err != nil {
 		return joined, err
 	}
-	v := j.State.Standing().Version
-	joined.Step, joined.Committed = v.Step, v.Ring
+	joined.Step = j.State.Standing().Version.Step
 	return joined, nil
 }
 
