@@ -276,3 +276,32 @@ func TestReplayedSegments(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestLanesOfTwoWorkers: a lane that two workers read for one segment of a committed step is found,
+// even if both read it at its position.
+func TestLanesOfTwoWorkers(t *testing.T) {
+	h := threeWorkers(t)
+	h.each = 2
+	h.formRing(h.workers, 0)
+	h.doSteps(h.workers, 0, 3)
+	logs := h.logs()
+	for _, at := range places(t, logs) {
+		if at.entry.Read == nil {
+			continue
+		}
+		twice := *at.entry.Read
+		end := twice.First + len(twice.Offsets)
+		if end == h.batches.Lanes {
+			continue
+		}
+		segment := (twice.Step-1)*int64(h.each) + int64(twice.Segment)
+		twice.Offsets = append(slices.Clone(twice.Offsets), h.sampler.Offset(segment, end))
+		changed := edited(logs, at, bytes.TrimSuffix((&line{Read: &twice}).append(nil), []byte("\n")))
+		next := map[string]string{"worker-1.jsonl": "worker-2", "worker-2.jsonl": "worker-3"}
+		want := fmt.Sprintf("step %d of generation 1: segment %d, lanes %d to %d were read twice, "+
+			"the second time by %s", twice.Step, twice.Segment, end, end, next[at.file])
+		if got := prove(t, changed, nil).Findings; !slices.Equal(got, []string{want}) {
+			t.Errorf("found %q; want %q", got, want)
+		}
+	}
+}
