@@ -296,7 +296,8 @@ func TestLanesOfTwoWorkers(t *testing.T) {
 		}
 		segment := (twice.Step-1)*int64(h.each) + int64(twice.Segment)
 		twice.Offsets = append(slices.Clone(twice.Offsets), h.sampler.Offset(segment, end))
-		changed := edited(logs, at, bytes.TrimSuffix((&line{Read: &twice}).append(nil), []byte("\n")))
+		text := (&line{Read: &twice}).append(nil)
+		changed := edited(logs, at, bytes.TrimSuffix(text, []byte("\n")))
 		next := map[string]string{"worker-1.jsonl": "worker-2", "worker-2.jsonl": "worker-3"}
 		want := fmt.Sprintf("step %d of generation 1: segment %d, lanes %d to %d were read twice, "+
 			"the second time by %s", twice.Step, twice.Segment, end, end, next[at.file])

@@ -132,8 +132,8 @@ func (t *Trainer) afterCommit(ctx context.Context, step int64, all tally, skippe
 		t.laps.end("audit log")
 	}
 	if skipped {
-		if err := t.reportSkipped(all.nonfinite); err != nil {
-			return err
+		if err := t.reportSkipped(all); err != nil {
+			return t.forgetIfCorrupt(err)
 		}
 	}
 	return t.afterStep(ctx)

@@ -3,6 +3,7 @@ package worker
 import (
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -58,5 +59,38 @@ func TestSkippedUpdatesByName(t *testing.T) {
 		if !slices.Equal(report.Skips, want) {
 			t.Errorf("%s: skipped %v; want %v", scope, report.Skips, want)
 		}
+	}
+}
+
+// TestRankThatMakesNaNIsPutOut: the others go on without a worker that alone makes six steps in a
+// row not finite. It returns, and the job is done in full.
+func TestRankThatMakesNaNIsPutOut(t *testing.T) {
+	for scope, last := range map[string]string{"worker": "15", "global": "16"} {
+		w, report := rehearse(t, scope, "nan rank=1 step=10-"+last+" times=0")
+		if w.ended.Failed || !report.Sound() || report.Last != w.spec.Steps {
+			t.Fatalf("%s: %s; %+v", scope, w.ended.Reason, report)
+		}
+		const why = "alone made 6 steps in a row not finite"
+		out := slices.IndexFunc(w.log, func(line string) bool {
+			return strings.Contains(line, "running, 2 members") && strings.Contains(line, why)
+		})
+		back := slices.IndexFunc(w.log, func(line string) bool {
+			return strings.Contains(line, "running, 3 members") && strings.Contains(line, ".2")
+		})
+		if out < 0 || back < out {
+			t.Errorf("%s: put out in line %d, back in line %d of\n%s", scope, out, back,
+				strings.Join(w.log, "\n"))
+		}
+	}
+}
+
+// TestAllNonfiniteEndsTheJob: a job that diverges ends, although a rank may have been the first.
+func TestAllNonfiniteEndsTheJob(t *testing.T) {
+	w, report := rehearse(t, "worker",
+		"nan rank=1 step=10-15 times=0; nan rank=* step=16-60 times=0")
+	const why = "was not finite in 10 steps in a row, which is --nonfinite-limit"
+	if !w.ended.Failed || !strings.Contains(w.ended.Reason, why) || !report.Sound() ||
+		report.Last != 19 || report.Skipped != 10 {
+		t.Errorf("%s; %+v", w.ended.Reason, report)
 	}
 }

@@ -414,10 +414,12 @@ func (w *world) finish(t *testing.T) {
 }
 
 // unrecoverable reports whether the job failed rightly: half of the ranks were corrupted, and there
-// was no checkpoint yet.
+// was no checkpoint yet, or all made NaN.
 func (w *world) unrecoverable() bool {
-	return strings.Contains(w.spec.Inject, "corrupt") &&
-		strings.Contains(w.ended.Reason, "there is no checkpoint to go back to")
+	return strings.Contains(w.spec.Inject, "nan rank=*") &&
+		strings.Contains(w.ended.Reason, "--nonfinite-limit") ||
+		strings.Contains(w.spec.Inject, "corrupt") &&
+			strings.Contains(w.ended.Reason, "there is no checkpoint to go back to")
 }
 
 // states lists the job's checkpoints for the audit.

@@ -202,5 +202,5 @@ func (j *Join[P]) copyTo(ctx context.Context, receivers []int, donor int, by Ver
 		}
 	}
 	return fmt.Errorf("it has not arrived unchanged in %d tries: %w", copyTries,
-		j.Ranks.corrupt(receivers))
+		j.Ranks.corrupt(receivers, ""))
 }
