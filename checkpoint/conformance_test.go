@@ -250,7 +250,7 @@ func snapshot(step int64, variant float32) Snapshot {
 		return x
 	}
 	return Snapshot{
-		Step: step, Epoch: step / 10,
+		Step: step, Epoch: step / 10, Digest: math.MaxUint64 - uint64(step),
 		Files: []File{
 			{"model.safetensors", []Tensor{
 				{"rnn.weight_ih_l0", []int{4, 3}, floats(12, 1)},
@@ -312,7 +312,7 @@ func testRoundTrip(t *testing.T, s storage) {
 	c, err := s.store(t).Load(ctx, 50)
 	check(t, err)
 	wantHolds(t, c, want)
-	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where || c.Format != 1 ||
+	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where || c.Format != FormatVersion ||
 		!c.Created.Equal(time.Unix(1_700_000_000, 5)) {
 		t.Errorf("manifest %+v at %s", c.Manifest, c.Path)
 	}

@@ -17,8 +17,10 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	// FormatVersion is the newest manifest format that this package writes and reads.
-	FormatVersion = 1
+	// FormatVersion is the manifest format that this package writes, and the newest that it reads.
+	// It grows with each new field, since a program takes a manifest with a field that it does not
+	// know for a damaged one, and passes it over. Version 2 has claim, run and digest.
+	FormatVersion = 2
 	// maxManifestBytes bounds the memory for a manifest. Most of a manifest is the vocabulary.
 	maxManifestBytes = 256 << 20
 	// maxFiles is the largest number of files in one checkpoint.

@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"iter"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -96,6 +97,8 @@ type Store struct {
 	// owned is set once the folder is known to belong to the job.
 	owned  atomic.Bool
 	claims claims
+	// whole has the SHA-256 of each step's manifest whose files this Store has written or read.
+	whole sync.Map
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
@@ -172,6 +175,7 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
+	s.whole.Store(snap.Step, m.SHA256)
 	return s.place.at(name), nil
 }
 

@@ -218,8 +218,8 @@ type lostStateError struct{ error }
 
 func (e *lostStateError) Unwrap() error { return e.error }
 
-// restore implements train.Restore. If storage fails, a job without any state ends. A job that has
-// lost only some lanes' states goes on without the checkpoint.
+// restore implements train.Restore. If storage fails for long, a job without any state ends. A job
+// that has lost only some lanes' states goes on without the checkpoint.
 func (e *engine) restore(
 	ctx context.Context, reason agree.Reason, after int64,
 ) (*train.Snapshot, error) {
@@ -228,7 +228,7 @@ func (e *engine) restore(
 	if reason == agree.Behind {
 		return e.readLater(ctx, after)
 	}
-	snapshot, err := e.readStart(ctx)
+	snapshot, err := e.readPatiently(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -242,6 +242,33 @@ func (e *engine) restore(
 			"; there is no checkpoint to go back to")}
 	}
 	return snapshot, nil
+}
+
+// readPatiently is readStart, but if storage fails it tries again for --regroup-timeout: the error
+// would end the job. The other ranks know that this one still looks. Damage and wrong flags stay.
+func (e *engine) readPatiently(ctx context.Context) (*train.Snapshot, error) {
+	patience := e.worker.spec.RegroupTimeout.AsDuration()
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(storageInterval)
+	defer tick.Stop()
+	for told := false; ; told = true {
+		snapshot, err := e.readStart(ctx)
+		var damage *checkpoint.DamageError
+		var wrong *app.UsageError
+		if err == nil || errors.As(err, &damage) || errors.As(err, &wrong) {
+			return snapshot, err
+		}
+		if !told {
+			e.worker.notice(ctx, fmt.Sprintf("no checkpoint can be read: %v; that is tried again "+
+				"for %v (--regroup-timeout)", err, patience))
+		}
+		select {
+		case <-limited.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
 }
 
 // readStart reads the checkpoint that the job starts from or returns to. It returns nil if there is
