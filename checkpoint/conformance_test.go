@@ -312,8 +312,8 @@ func testRoundTrip(t *testing.T, s storage) {
 	c, err := s.store(t).Load(ctx, 50)
 	check(t, err)
 	wantHolds(t, c, want)
-	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where || c.Format != FormatVersion ||
-		!c.Created.Equal(time.Unix(1_700_000_000, 5)) {
+	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where ||
+		c.Format != FormatVersion || !c.Created.Equal(time.Unix(1_700_000_000, 5)) {
 		t.Errorf("manifest %+v at %s", c.Manifest, c.Path)
 	}
 	infos, err := c.Tensors(ctx, "model.safetensors")

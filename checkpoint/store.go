@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"iter"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -97,8 +96,8 @@ type Store struct {
 	// owned is set once the folder is known to belong to the job.
 	owned  atomic.Bool
 	claims claims
-	// whole has the SHA-256 of each step's manifest whose files this Store has written or read.
-	whole sync.Map
+	// verified are the checkpoints that Retain need not read.
+	verified verified
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
@@ -175,7 +174,7 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
-	s.whole.Store(snap.Step, m.SHA256)
+	s.verified.add(m)
 	return s.place.at(name), nil
 }
 

@@ -21,9 +21,9 @@ func TestFindNewestOfDamaged(t *testing.T) {
 		t.Errorf("an empty folder: %v, %v", found, err)
 	}
 	for step := range int64(2) {
-		path, err := store.Save(t.Context(), checkpoint.Snapshot{Step: step, Files: []checkpoint.File{
-			{Name: ModelFile, Tensors: []checkpoint.Tensor{
-				{Name: "w", Shape: []int{2}, Data: []float32{1, 2}}}}}})
+		weights := []checkpoint.Tensor{{Name: "w", Shape: []int{2}, Data: []float32{1, 2}}}
+		path, err := store.Save(t.Context(), checkpoint.Snapshot{Step: step,
+			Files: []checkpoint.File{{Name: ModelFile, Tensors: weights}}})
 		if err != nil {
 			t.Fatal(err)
 		}
