@@ -26,7 +26,8 @@ func BenchmarkProve(b *testing.B) {
 		}
 		err = log.Ring(Ring{Run: 1, Generation: 1, World: 2, Batches: batches})
 		for step := int64(1); step <= int64(b.N); step++ {
-			err = errors.Join(err, log.Intend(step, 0, 16*rank, 16, inputs), log.Commit(step))
+			err = errors.Join(err, log.Intend(step, 0, 16*rank, 16, inputs),
+				log.Commit(Commit{Step: step}))
 		}
 		if err := errors.Join(err, log.Close()); err != nil {
 			b.Fatal(err)
@@ -35,7 +36,7 @@ func BenchmarkProve(b *testing.B) {
 	runtime.GC()
 	b.ReportAllocs()
 	b.ResetTimer()
-	report, err := Prove(b.Context(), os.DirFS(dir), nil)
+	report, err := Prove(b.Context(), os.DirFS(dir), nil, nil)
 	if err != nil || !report.Sound() || report.Last != int64(b.N) {
 		b.Fatal(report, err)
 	}

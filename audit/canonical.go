@@ -33,6 +33,14 @@ func canonical(text []byte) (e line, ok bool) {
 		e.Commit = &commitLine{Generation: s.unsigned(64)}
 		s.want(`,"step":`)
 		e.Commit.Step = s.whole()
+		s.want(`,"digest":`)
+		e.Commit.Digest = s.unsigned(64)
+		if s.has(`,"skipped":true,"nonfinite":`) {
+			e.Commit.Skipped = true
+			e.Commit.Nonfinite = int(s.unsigned(31))
+			s.want(`,"rank":`)
+			e.Commit.Rank = int(s.unsigned(31))
+		}
 	} else {
 		return line{}, false
 	}

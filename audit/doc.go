@@ -1,18 +1,21 @@
-// Package audit records what each worker reads. From the records it proves that a job read every
-// segment of its text exactly once, despite failures.
+// Package audit records what each worker reads, and which parameters each step leaves. From the
+// records it proves that a job read every segment of its text exactly once, despite failures, and
+// that all workers computed each step from the same parameters.
 //
 // A worker appends to DIR/WORKER.jsonl, one JSON object per line:
 //
-//	{"ring":{"run":R,"generation":7,"from":41,"committed":6,"world":3,"lanes":32,
+//	{"ring":{"run":R,"generation":7,"from":41,"digest":D,"world":3,"rank":1,"lanes":32,
 //	         "bptt":35,"tokens":N,"seed":1,"sampling":"sequential"}}
 //	{"read":{"generation":7,"step":42,"first":11,"offsets":[...],"crc":305419896}}
-//	{"commit":{"generation":7,"step":42}}
+//	{"commit":{"generation":7,"step":42,"digest":E}}
+//	{"commit":{"generation":7,"step":43,"digest":F,"skipped":true,"nonfinite":1,"rank":2}}
 //
 // A ring line says that the worker has joined the ring of a generation. The ring starts after step
-// "from". "committed" is the generation that committed the state from which it starts. It is the
-// ring's own generation if the state comes from a checkpoint or from scratch, and 0 or missing if
-// it is not known. A second ring line of the same generation says that all workers start again
-// together, from a checkpoint or from their current state.
+// "from", with parameters of that digest. A digest is a function of the parameters and of the
+// number of completed steps, so equal states have equal digests, whoever computes them. "replayed",
+// if it is there, is the number of segments that were read again to compute lost states of lanes. A
+// second ring line of the same generation says that all workers start again together, from a
+// checkpoint or from their current state.
 //
 // A read line says that the worker is about to take a step. "first" is its first lane, and
 // "offsets" has one entry per lane: the position in the text of the lane's segment. A worker that
@@ -23,7 +26,10 @@
 // Where lanes read examples instead of a text, "sampling" is "examples", "tokens" is the number of
 // examples, "bptt" is 0, and the offsets are examples' numbers, or -1 for a lane that reads none.
 //
-// A commit line says that the worker has updated its parameters by a step. Steps count from 1.
+// A commit line says that the worker has updated its parameters by a step, and has their digest.
+// Steps count from 1. A skipped step did not change them: on "nonfinite" ranks the loss or the
+// gradient was not finite. If there was one such rank, "rank" is its number. If there was none, the
+// sum of all ranks was not finite.
 //
 // A worker writes the read line before it adds its gradient to the sum, and no worker can complete
 // the sum without all parts. So one worker's commit line implies the read lines of all. Each line
@@ -36,15 +42,24 @@
 // the first. Each ring counts from its own start up to the start of its successor in the chain, and
 // it must have committed all those steps.
 //
-// A ring does not count if it never reached its successor's start. Nor does a ring whose generation
-// is later than the one that committed the successor's state: for example, its workers all died,
-// and a worker outside of it had kept an older state. If several rings could have committed a step,
-// the last one counts; this happens when the state comes from a checkpoint or its generation is not
-// known.
+// A ring does not count if it never reached its successor's start, or had other parameters there:
+// for example, its workers all died, and a worker outside of it had kept an older state. If several
+// rings had those parameters, the last one counts. Prove fails if none had.
+//
+// A checkpoint must have the digest of the ring that counts at its step.
 //
 // Then Prove reads the logs again and checks every committed step, whether it counts or not,
 // against the sampler: each lane must be read once, at its position. Examples are checked by their
 // numbers: of the steps that count, no epoch may read one twice, nor leave one out.
+//
+// After each step that counts, more than half of the ring's workers must have the same digest. A
+// worker with another one may take no part in the next step: a roll call may have found it and put
+// it out. If it does take part, that step was computed from wrong parameters, and Prove fails.
+//
+// A digest reads a part of the parameters, which changes from step to step (train.Trainer.Digest).
+// An update by another gradient changes nearly all of them, so it shows at once. A single wrong bit
+// shows when its part is read: within 34 steps if there are up to 2^19 parameters, later if there
+// are more.
 //
 // The logs cannot show a history that was cut off at its end (the last lines of all logs, or the
 // only log of the last rings), nor steps done before logging began.

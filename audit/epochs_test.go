@@ -21,7 +21,7 @@ func examplesLog(
 	if err != nil {
 		t.Fatal(err)
 	}
-	ring := Ring{Run: 1, Generation: 1, Committed: 1, World: 1,
+	ring := Ring{Run: 1, Generation: 1, World: 1,
 		Batches: corpus.SamplerConfig{Tokens: 10, Lanes: 4, Sampling: corpus.Examples}}
 	err = log.Ring(ring)
 	for step := int64(1); step <= steps; step++ {
@@ -30,12 +30,12 @@ func examplesLog(
 			ring.Generation, ring.From = 2, step-1
 			err = errors.Join(err, log.Ring(ring), log.Intend(step, 0, 0, 4, []int32{1, 2}))
 		}
-		err = errors.Join(err, log.Commit(step))
+		err = errors.Join(err, log.Commit(Commit{Step: step}))
 	}
 	if err = errors.Join(err, log.Close()); err != nil {
 		t.Fatal(err)
 	}
-	report, err := Prove(t.Context(), os.DirFS(dir), nil)
+	report, err := Prove(t.Context(), os.DirFS(dir), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,18 @@ type actor struct {
 	state
 }
 
-// state is a worker's state: the last ring that it recorded, its last step (-1: none), and the ring
-// that committed that step.
+// state is a worker's state: the last ring that it recorded, its last step (-1: none), the ring
+// that committed that step, and the digest of the parameters.
 type state struct {
 	joined    uint64
 	done      int64
 	committed uint64
+	digest    uint64
+}
+
+// after returns the digest of the parameters that a ring's step leaves. Rings add in other orders.
+func after(digest, ring uint64, step int64) uint64 {
+	return (digest^ring)*0x9e3779b97f4a7c15 + uint64(step)
 }
 
 // newer compares two states: positive if a ring prefers to start from s, negative if from o.
@@ -48,7 +54,7 @@ type history struct {
 	each    int      // segments per lane and step
 	alone   bool     // each lane has its own read line
 	born    int
-	saved   int64 // step of the newest checkpoint
+	saved   state // of the newest checkpoint
 	run     int64
 	ring    uint64
 	first   int64 // steps done before there were logs
@@ -104,7 +110,7 @@ func (h *history) play(rings int) fstest.MapFS {
 		h.join()
 	}
 	h.first = int64(h.random.IntN(2) * h.random.IntN(10))
-	h.saved = h.first // a checkpoint from before logging, or the beginning
+	h.saved.done = h.first // a checkpoint from before logging, or the beginning
 	for i := range rings {
 		h.doRing(i == rings-1)
 		if i < rings-1 {
@@ -167,13 +173,15 @@ func (h *history) doRing(last bool) {
 	if from.done < 0 {
 		from = h.checkpoint()
 	}
-	for h.begin(members, from, last) && h.saved < h.last && h.random.IntN(4) == 0 {
+	for h.begin(members, from, last) && h.saved.done < h.last && h.random.IntN(4) == 0 {
 		from = h.checkpoint() // no state can be trusted: all start again in the same ring
 	}
 }
 
 // checkpoint returns the state of the newest checkpoint, as the forming ring records it.
-func (h *history) checkpoint() state { return state{done: h.saved, committed: h.ring} }
+func (h *history) checkpoint() state {
+	return state{done: h.saved.done, committed: h.ring, digest: h.saved.digest}
+}
 
 // begin starts a ring's workers from a state and does steps. It returns false if a worker was lost.
 func (h *history) begin(members []*actor, with state, last bool) bool {
@@ -184,9 +192,9 @@ func (h *history) begin(members []*actor, with state, last bool) bool {
 			}
 			return false
 		}
-		a.state = state{joined: h.ring, done: with.done, committed: with.committed}
+		a.state = state{h.ring, with.done, with.committed, with.digest}
 		check(h.t, a.log.Ring(Ring{Run: h.run, Generation: h.ring, From: with.done,
-			Committed: with.committed, World: len(members), Accumulate: h.each,
+			Digest: with.digest, World: len(members), Rank: i, Accumulate: h.each,
 			Batches: h.batches}))
 	}
 	from := with.done
@@ -200,7 +208,7 @@ func (h *history) begin(members []*actor, with state, last bool) bool {
 		h.doStep(members, step, 2*len(members))
 		h.last = step
 		if h.random.IntN(5) == 0 {
-			h.saved = step
+			h.saved = members[0].state
 		}
 	}
 	return true
@@ -226,8 +234,8 @@ func (h *history) doStep(members []*actor, step int64, reached int) {
 	}
 	for i, a := range members {
 		if len(members)+i < reached {
-			check(h.t, a.log.Commit(step))
-			a.done, a.committed = step, h.ring
+			a.done, a.committed, a.digest = step, h.ring, after(a.digest, h.ring, step)
+			check(h.t, a.log.Commit(Commit{Step: step, Digest: a.digest}))
 		}
 	}
 }

@@ -22,10 +22,13 @@ type Ring struct {
 	Run        int64  // orders the runs of a job: JobSpec.submitted
 	Generation uint64 // orders the rings of a run
 	From       int64  // steps done before it starts; its first step is From+1
-	// Committed is the generation that committed the state from which the ring starts. It is the
-	// ring's own Generation if the state comes from a checkpoint or from scratch. 0: not known.
-	Committed uint64
-	World     int // workers
+	// Digest identifies the parameters after step From, as Commit.Digest does. It is not 0.
+	Digest uint64
+	World  int // workers
+	Rank   int // of this worker
+	// Replayed is the number of segments that were read again, beyond any step, to compute the
+	// states of lanes that were lost.
+	Replayed int64
 	// Accumulate is the number of segments per lane and step. Step s starts with the sampler's step
 	// (s-1)*Accumulate. 0 means 1.
 	Accumulate int
@@ -93,15 +96,25 @@ func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) erro
 		Segment: segment, First: first, Offsets: l.offsets, CRC: l.checksum(inputs)}})
 }
 
+// Commit is the end of a step, or of a round.
+type Commit struct {
+	Step      int64
+	Digest    uint64 // of the parameters after it; the same on all ranks
+	Skipped   bool   // it was not finite, so the parameters are those of before
+	Nonfinite int    // ranks whose loss or gradient was not finite
+	Culprit   int    // the rank, if Nonfinite is 1
+}
+
 // Commit records that the worker has updated its parameters by a step, and by all other steps of
-// its round.
-func (l *Log) Commit(step int64) error {
+// its round, or that it has skipped them.
+func (l *Log) Commit(c Commit) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ring == nil {
 		return l.fail(errors.New("a step without a ring"))
 	}
-	return l.write(&line{Commit: &commitLine{Generation: l.ring.Generation, Step: step}})
+	return l.write(&line{Commit: &commitLine{Generation: l.ring.Generation, Step: c.Step,
+		Digest: c.Digest, Skipped: c.Skipped, Nonfinite: c.Nonfinite, Rank: c.Culprit}})
 }
 
 // Close closes the file.
@@ -159,8 +172,9 @@ type ringLine struct {
 	Run        int64           `json:"run"`
 	Generation uint64          `json:"generation"`
 	From       int64           `json:"from"`
-	Committed  uint64          `json:"committed"` // 0 or missing: not known
+	Digest     uint64          `json:"digest"`
 	World      int             `json:"world"`
+	Rank       int             `json:"rank"`
 	Lanes      int             `json:"lanes"`
 	BPTT       int             `json:"bptt"`
 	Tokens     int64           `json:"tokens"`
@@ -168,16 +182,24 @@ type ringLine struct {
 	Sampling   corpus.Sampling `json:"sampling"`
 	Accumulate int             `json:"accumulate"` // 0 or missing: 1
 	SyncEvery  int64           `json:"sync_every"` // 0 or missing: 1
+	Replayed   int64           `json:"replayed"`   // missing: 0
 }
 
 func newRingLine(r Ring) *ringLine {
-	l := &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Committed: r.Committed,
-		World: r.World, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT, Tokens: r.Batches.Tokens,
-		Seed: r.Batches.Seed, Sampling: r.Batches.Sampling, SyncEvery: r.SyncEvery}
+	l := &ringLine{Run: r.Run, Generation: r.Generation, From: r.From, Digest: r.Digest,
+		World: r.World, Rank: r.Rank, Lanes: r.Batches.Lanes, BPTT: r.Batches.BPTT,
+		Tokens: r.Batches.Tokens, Seed: r.Batches.Seed, Sampling: r.Batches.Sampling,
+		SyncEvery: r.SyncEvery, Replayed: r.Replayed}
 	if r.Accumulate > 1 {
 		l.Accumulate = r.Accumulate
 	}
 	return l
+}
+
+// of returns the line that the worker of a rank has of the same ring.
+func (r ringLine) of(rank int) ringLine {
+	r.Rank = rank
+	return r
 }
 
 // segments returns the number of segments per lane and step.
@@ -204,6 +226,10 @@ type readLine struct {
 type commitLine struct {
 	Generation uint64 `json:"generation"`
 	Step       int64  `json:"step"`
+	Digest     uint64 `json:"digest"`
+	Skipped    bool   `json:"skipped"`   // this and the next two are missing if it was not
+	Nonfinite  int    `json:"nonfinite"` // ranks
+	Rank       int    `json:"rank"`      // the one that was not finite, if Nonfinite is 1
 }
 
 // append appends the line as JSON, with a line feed. It avoids encoding/json because it runs in
@@ -212,15 +238,18 @@ func (e *line) append(b []byte) []byte {
 	switch {
 	case e.Ring != nil:
 		r := e.Ring
-		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"committed":%d,`+
-			`"world":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q`, r.Run,
-			r.Generation, r.From, r.Committed, r.World, r.Lanes, r.BPTT, r.Tokens, r.Seed,
-			r.Sampling)
+		b = fmt.Appendf(b, `{"ring":{"run":%d,"generation":%d,"from":%d,"digest":%d,`+
+			`"world":%d,"rank":%d,"lanes":%d,"bptt":%d,"tokens":%d,"seed":%d,"sampling":%q`,
+			r.Run, r.Generation, r.From, r.Digest, r.World, r.Rank, r.Lanes, r.BPTT, r.Tokens,
+			r.Seed, r.Sampling)
 		if r.Accumulate != 0 {
 			b = fmt.Appendf(b, `,"accumulate":%d`, r.Accumulate)
 		}
 		if r.SyncEvery > 1 {
 			b = fmt.Appendf(b, `,"sync_every":%d`, r.SyncEvery)
+		}
+		if r.Replayed != 0 {
+			b = fmt.Appendf(b, `,"replayed":%d`, r.Replayed)
 		}
 		b = append(b, "}}"...)
 	case e.Read != nil:
@@ -238,8 +267,13 @@ func (e *line) append(b []byte) []byte {
 		}
 		b = fmt.Appendf(b, `],"crc":%d}}`, r.CRC)
 	case e.Commit != nil:
-		b = fmt.Appendf(b, `{"commit":{"generation":%d,"step":%d}}`, e.Commit.Generation,
-			e.Commit.Step)
+		c := e.Commit
+		b = fmt.Appendf(b, `{"commit":{"generation":%d,"step":%d,"digest":%d`, c.Generation,
+			c.Step, c.Digest)
+		if c.Skipped {
+			b = fmt.Appendf(b, `,"skipped":true,"nonfinite":%d,"rank":%d`, c.Nonfinite, c.Rank)
+		}
+		b = append(b, "}}"...)
 	}
 	return append(b, '\n')
 }

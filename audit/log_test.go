@@ -35,7 +35,7 @@ func TestStepsNeedARing(t *testing.T) {
 	if err := log.Intend(1, 0, 0, 1, nil); err == nil {
 		t.Error("a read without a ring")
 	}
-	if err := log.Commit(1); err == nil {
+	if err := log.Commit(Commit{Step: 1}); err == nil {
 		t.Error("a commit without a ring")
 	}
 	check(t, log.Close())
@@ -59,12 +59,12 @@ func TestFullDiskEndsTheLog(t *testing.T) {
 		Tokens: 9, Lanes: 1, BPTT: 2, Seed: 1, Sampling: corpus.Random}}))
 	sound := log.file
 	log.file = full
-	if err := log.Commit(1); !errors.Is(err, syscall.ENOSPC) {
+	if err := log.Commit(Commit{Step: 1}); !errors.Is(err, syscall.ENOSPC) {
 		t.Fatal(err)
 	}
 	check(t, full.Close())
 	log.file = sound
-	if err := log.Commit(2); !errors.Is(err, syscall.ENOSPC) {
+	if err := log.Commit(Commit{Step: 2}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("after a line that failed: %v", err)
 	}
 	check(t, log.Close())
@@ -89,7 +89,8 @@ func BenchmarkStep(b *testing.B) {
 	inputs := make([]int32, 35*32)
 	b.ReportAllocs()
 	for step := int64(1); b.Loop(); step++ {
-		if err := errors.Join(log.Intend(step, 0, 0, 32, inputs), log.Commit(step)); err != nil {
+		err := errors.Join(log.Intend(step, 0, 0, 32, inputs), log.Commit(Commit{Step: step}))
+		if err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -19,7 +19,7 @@ const histories = 80
 
 func prove(t *testing.T, logs fstest.MapFS, tokens corpus.Tokens) *Report {
 	t.Helper()
-	report, err := Prove(t.Context(), logs, tokens)
+	report, err := Prove(t.Context(), logs, tokens, nil)
 	check(t, err)
 	if report.Sound() {
 		want := (report.Last - report.First + 1) * int64(report.Lanes*report.Each)
@@ -312,13 +312,13 @@ func TestFindingsAreBounded(t *testing.T) {
 }
 
 func TestNothingToProve(t *testing.T) {
-	if _, err := Prove(t.Context(), fstest.MapFS{}, nil); err == nil ||
+	if _, err := Prove(t.Context(), fstest.MapFS{}, nil, nil); err == nil ||
 		!strings.Contains(err.Error(), "no audit log (*.jsonl) is there") {
 		t.Error(err)
 	}
 	h := newHistory(t, 5)
 	logs := h.play(3)
-	if _, err := Prove(t.Context(), logs, h.text[1:]); err == nil ||
+	if _, err := Prove(t.Context(), logs, h.text[1:], nil); err == nil ||
 		!strings.Contains(err.Error(), fmt.Sprintf("the text has %d tokens", len(h.text)-1)) {
 		t.Error(err)
 	}
@@ -331,7 +331,8 @@ func TestLinesAreJSON(t *testing.T) {
 			Batches: corpus.SamplerConfig{Tokens: 5, Lanes: 6, BPTT: 7, Seed: 1<<64 - 2,
 				Sampling: corpus.Sequential}})},
 		{Read: &readLine{Generation: 1, Step: 2, First: 3, Offsets: []int64{4, 5}, CRC: 6}},
-		{Commit: &commitLine{Generation: 1, Step: 2}},
+		{Commit: &commitLine{Generation: 1, Step: 2, Digest: 1<<64 - 3}},
+		{Commit: &commitLine{Generation: 1, Step: 2, Skipped: true, Nonfinite: 3, Rank: 4}},
 	} {
 		text := e.append(nil)
 		var back line
@@ -346,7 +347,10 @@ func TestLinesAreJSON(t *testing.T) {
 // FuzzCanonical compares canonical with encoding/json.
 func FuzzCanonical(f *testing.F) {
 	f.Add([]byte(`{"read":{"generation":1,"step":2,"first":3,"offsets":[4,50],"crc":6}}`))
-	f.Add([]byte(`{"commit":{"generation":18446744073709551615,"step":9223372036854775807}}`))
+	f.Add([]byte(`{"commit":{"generation":18446744073709551615,"step":9223372036854775807,` +
+		`"digest":3}}`))
+	f.Add([]byte(`{"commit":{"generation":1,"step":2,"digest":0,"skipped":true,"nonfinite":1,` +
+		`"rank":7}}`))
 	f.Add([]byte(`{"read":{"generation":1,"step":02,"first":3,"offsets":[],"crc":4294967296}}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		short, ok := canonical(text)
@@ -375,16 +379,16 @@ func TestLogsAreCanonical(t *testing.T) {
 }
 
 func FuzzProve(f *testing.F) {
-	f.Add([]byte(`{"ring":{"run":1,"generation":1,"from":0,"world":1,"lanes":1,"bptt":2,`+
-		`"tokens":9,"seed":1,"sampling":"sequential"}}`+"\n"+
+	f.Add([]byte(`{"ring":{"run":1,"generation":1,"from":0,"digest":7,"world":1,"lanes":1,`+
+		`"bptt":2,"tokens":9,"seed":1,"sampling":"sequential"}}`+"\n"+
 		`{"read":{"generation":1,"step":1,"first":0,"offsets":[1],"crc":1}}`+"\n"+
-		`{"commit":{"generation":1,"step":1}}`+"\n"), []byte("x\n"))
+		`{"commit":{"generation":1,"step":1,"digest":8}}`+"\n"), []byte("x\n"))
 	f.Add([]byte("{}\n{\"read\":"), []byte(`{"commit":{"step":-1}}`+"\n\n"))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		logs := fstest.MapFS{"a.jsonl": {Data: a}, "b.jsonl": {Data: b}}
 		text := make(corpus.IDs, 9)
 		for _, tokens := range []corpus.Tokens{nil, text} {
-			report, err := Prove(t.Context(), logs, tokens)
+			report, err := Prove(t.Context(), logs, tokens, nil)
 			if err == nil && len(report.Findings) > maxFindings {
 				t.Errorf("%d findings", len(report.Findings))
 			}

@@ -27,14 +27,14 @@ func rounds(t *testing.T, segments int) fstest.MapFS {
 		check(t, err)
 		ring := func(generation uint64, from, to, commits int64) {
 			check(t, log.Ring(Ring{Run: 1, Generation: generation, From: from,
-				Committed: generation, World: 2, Accumulate: segments, Batches: batches,
+				World: 2, Rank: rank, Accumulate: segments, Batches: batches,
 				SyncEvery: 4}))
 			for step := from + 1; step <= to; step++ {
 				for segment := range segments {
 					check(t, log.Intend(step, segment, 2*rank, 2, make([]int32, 2*5)))
 				}
 				if step <= commits && (step%4 == 0 || step == commits) {
-					check(t, log.Commit(step))
+					check(t, log.Commit(Commit{Step: step}))
 				}
 			}
 		}
@@ -68,12 +68,12 @@ func TestRounds(t *testing.T) {
 		}
 	}
 	logs := rounds(t, 1)
-	commit := `{"commit":{"generation":1,"step":8}}`
+	commit := `{"commit":{"generation":1,"step":8,`
 	for want, damaged := range map[string]fstest.MapFS{
 		"step 6 of generation 1: lanes 2 to 3 were skipped": without(logs, "b.jsonl",
 			`{"read":{"generation":1,"step":6,`),
 		"b read it without having committed step 4": without(logs, "b.jsonl",
-			`{"commit":{"generation":1,"step":4}}`),
+			`{"commit":{"generation":1,"step":4,`),
 		"no ring in the logs committed step 8": without(without(logs, "a.jsonl", commit),
 			"b.jsonl", commit),
 	} {

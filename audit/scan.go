@@ -71,14 +71,16 @@ func parse(text []byte) (line, error) {
 	case kinds != 1:
 		return e, errors.New("is none of ring, read and commit")
 	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 || e.Ring.SyncEvery < 0 ||
-		e.Ring.Committed > e.Ring.Generation || e.Ring.Accumulate < 0 ||
-		e.Ring.Accumulate > maxAccumulate):
+		e.Ring.Rank < 0 || e.Ring.Rank >= e.Ring.World || e.Ring.Replayed < 0 ||
+		e.Ring.Accumulate < 0 || e.Ring.Accumulate > maxAccumulate):
 		return e, errors.New("describes an impossible ring")
 	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 ||
 		len(e.Read.Offsets) == 0):
 		return e, errors.New("is not a possible read")
 	case e.Commit != nil && e.Commit.Step < 1:
 		return e, errors.New("commits a step before the first")
+	case e.Commit != nil && (e.Commit.Nonfinite < 0 || e.Commit.Rank < 0):
+		return e, errors.New("is not a possible commit")
 	}
 	return e, nil
 }
@@ -91,6 +93,8 @@ type section struct {
 	ring       ringLine
 	attempt    int   // number of earlier sections of the same ring in the file
 	last       int64 // largest step that it commits
+	// digests has the digests of the parameters after those of its steps that prover.wanted names.
+	digests map[int64]uint64
 }
 
 // sameRing reports whether two sections have the same run and generation.
@@ -144,6 +148,11 @@ func (p *prover) scanFile(ctx context.Context, name string) error {
 			current.end = all.end
 			continue
 		}
+		if bytes.HasPrefix(all.Bytes(), []byte(`{"ring":`)) &&
+			!bytes.Contains(all.Bytes(), []byte(`"digest":`)) {
+			return fmt.Errorf("line %d has no digest: a rondo of an older version wrote the log, "+
+				"and one of that version can audit it", number)
+		}
 		entry, err := parse(all.Bytes())
 		switch {
 		case err != nil:
@@ -186,6 +195,8 @@ type stream struct {
 
 	lastRead, lastCommit   int64
 	lastFirst, lastSegment int // of the last read line
+	// differs: after lastCommit its parameters were not those of most workers.
+	differs bool
 }
 
 // open starts reading a section.
@@ -205,6 +216,29 @@ func (p *prover) open(s *section) (*stream, error) {
 	return &stream{section: s, source: file, number: s.line,
 		lines:    newLines(io.LimitReader(file, s.end-s.begin)),
 		lastRead: s.ring.From, lastCommit: s.ring.From}, nil
+}
+
+// collect reads the digests of the wanted steps from a section's commit lines.
+func (p *prover) collect(ctx context.Context, s *section) error {
+	from, err := p.open(s)
+	if err != nil {
+		return err
+	}
+	defer from.source.Close()
+	s.digests = map[int64]uint64{}
+	for from.lines.Scan() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(from.lines.Bytes(), []byte(`{"commit":`)) {
+			continue
+		}
+		entry, err := parse(from.lines.Bytes())
+		if err == nil && p.wanted[entry.Commit.Step] {
+			s.digests[entry.Commit.Step] = entry.Commit.Digest
+		}
+	}
+	return from.lines.Err()
 }
 
 // worker returns the worker's id, which is the log's file name without extension.

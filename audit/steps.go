@@ -47,7 +47,7 @@ func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 		if err != nil {
 			return err
 		}
-		if step > r.counted && step <= r.until && committed {
+		if committed && r.counts(step) {
 			p.missing(r, expected, step-1)
 			expected = step + 1
 		} else {
@@ -57,6 +57,9 @@ func (p *prover) proveRing(ctx context.Context, r *ring) (err error) {
 	p.missing(r, expected, r.until)
 	return nil
 }
+
+// counts reports whether a committed step of the ring counts.
+func (r *ring) counts(step int64) bool { return step > r.counted && step <= r.until }
 
 // missing reports steps that count but were not committed.
 func (p *prover) missing(r *ring, from, to int64) {
@@ -77,10 +80,13 @@ type reading struct {
 // proveStep checks one step over all streams. It returns whether any worker committed it.
 func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bool, err error) {
 	var readings []reading
+	var ends []ended
+	segments := int64(0)
 	for _, s := range streams {
 		for !s.done && s.step == step {
 			if read := s.head.Read; read != nil {
 				p.proveRead(s, read)
+				segments += int64(len(read.Offsets))
 				committed = committed || s.ring.within(step) && step <= s.last
 				lanes := reading{s.worker(), read.Segment, read.First, len(read.Offsets), nil}
 				if p.epochs != nil {
@@ -91,6 +97,7 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 					readings = append(readings, lanes)
 				}
 			} else {
+				ends = append(ends, ended{s, s.lastCommit + 1, s.head.Commit})
 				p.proveCommit(s)
 				committed = true
 			}
@@ -99,6 +106,9 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 			}
 		}
 	}
+	if !committed || !r.counts(step) {
+		p.report.Again += segments
+	}
 	if !committed {
 		return false, nil
 	}
@@ -106,7 +116,10 @@ func (p *prover) proveStep(r *ring, streams []*stream, step int64) (committed bo
 		return cmp.Or(cmp.Compare(a.segment, b.segment), cmp.Compare(a.first, b.first),
 			cmp.Compare(a.worker, b.worker))
 	})
-	counts := step > r.counted && step <= r.until
+	counts := r.counts(step)
+	if counts && len(ends) > 0 {
+		p.proveUpdate(r, streams, step, ends)
+	}
 	for segment := range p.report.Each {
 		n := 0
 		for n < len(readings) && readings[n].segment == segment {

@@ -42,7 +42,7 @@ var damageCases = []struct {
 	{"manifest twice", func(b []byte) []byte { return append(b, b...) }, "manifest.json",
 		"is not valid JSON"},
 	{"format 0", func(b []byte) []byte {
-		return []byte(strings.Replace(string(b), `"format": 1`, `"format": 0`, 1))
+		return []byte(strings.Replace(string(b), `"format": 2`, `"format": 0`, 1))
 	}, "manifest.json", "has format version 0"},
 }
 
@@ -149,6 +149,23 @@ func testRetain(t *testing.T, s storage) {
 	check(t, err)
 	check(t, store.Retain(ctx, 1))
 	wantSteps(6)
+	// A later Store reads the files once: an altered byte is damage, too.
+	for step := range int64(3) {
+		_, err := store.Save(ctx, snapshot(7+step, 0))
+		check(t, err)
+	}
+	files := slices.DeleteFunc(s.keys(t), func(key string) bool {
+		return !strings.HasPrefix(key, "step-00000009/") || path.Base(key) != "model.safetensors"
+	})
+	altered := s.read(t, files[0])
+	altered[len(altered)-1] ^= 1
+	s.write(t, files[0], altered)
+	check(t, s.store(t).Retain(ctx, 1))
+	wantSteps(8, 9)
+	check(t, store.Remove(ctx, 8))
+	check(t, store.Remove(ctx, 9))
+	_, err = store.Save(ctx, snapshot(6, 0))
+	check(t, err)
 	// In a bucket, Retain deletes files that dead writers left before the newest step. In a local
 	// folder it keeps them: drafts have hidden names, so a step folder without a manifest is
 	// foreign.
@@ -216,13 +233,13 @@ func testNewerFormat(t *testing.T, s storage) {
 		_, err := store.Save(ctx, snapshot(step, 0))
 		check(t, err)
 	}
-	s.write(t, "step-00000001/manifest.json", []byte(`{"format": 2, "shards": []}`))
+	s.write(t, "step-00000001/manifest.json", []byte(`{"format": 3, "shards": []}`))
 	fresh := s.store(t)
 	_, latest := fresh.Latest(ctx)
 	_, valid := fresh.LatestValid(ctx)
 	_, save := fresh.Save(ctx, snapshot(3, 0))
 	for _, err := range []error{latest, valid, save, fresh.Retain(ctx, 1)} {
-		wantError(t, err, "format version 2", "up to version 1", "newer program", "step-00000001")
+		wantError(t, err, "format version 3", "up to version 2", "newer program", "step-00000001")
 	}
 }
 

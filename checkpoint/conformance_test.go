@@ -250,7 +250,7 @@ func snapshot(step int64, variant float32) Snapshot {
 		return x
 	}
 	return Snapshot{
-		Step: step, Epoch: step / 10,
+		Step: step, Epoch: step / 10, Digest: math.MaxUint64 - uint64(step),
 		Files: []File{
 			{"model.safetensors", []Tensor{
 				{"rnn.weight_ih_l0", []int{4, 3}, floats(12, 1)},
@@ -285,8 +285,8 @@ func wantHolds(t *testing.T, c *Checkpoint, want Snapshot) {
 			t.Errorf("%s holds %v and %v, want %v", f.Name, dst, all, f.Tensors)
 		}
 	}
-	got := Snapshot{c.Step, c.Epoch, want.Files, c.Spec, c.Training, c.Vocabulary, c.Outputs,
-		c.Metrics}
+	got := Snapshot{c.Step, c.Epoch, c.Digest, want.Files, c.Spec, c.Training, c.Vocabulary,
+		c.Outputs, c.Metrics}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("manifest of %+v, want %+v", got, want)
 	}
@@ -312,8 +312,8 @@ func testRoundTrip(t *testing.T, s storage) {
 	c, err := s.store(t).Load(ctx, 50)
 	check(t, err)
 	wantHolds(t, c, want)
-	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where || c.Format != 1 ||
-		!c.Created.Equal(time.Unix(1_700_000_000, 5)) {
+	if c.Job != "opticks" || c.Identity != "sha256:11" || c.Path != where ||
+		c.Format != FormatVersion || !c.Created.Equal(time.Unix(1_700_000_000, 5)) {
 		t.Errorf("manifest %+v at %s", c.Manifest, c.Path)
 	}
 	infos, err := c.Tensors(ctx, "model.safetensors")

@@ -9,7 +9,8 @@
 //	        lanes.safetensors
 //	        manifest.json             written last: sizes and SHA-256 of the files above
 //
-// A folder without a manifest is no checkpoint.
+// A folder without a manifest is no checkpoint. Manifests of all formats up to FormatVersion are
+// read; one of a later format is an error that asks for a newer program, and no damage.
 //
 // A local checkpoint is written under a temporary name, synced and renamed. A crash at any point
 // leaves either the old files or the complete new ones.

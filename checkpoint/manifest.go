@@ -17,8 +17,10 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	// FormatVersion is the newest manifest format that this package writes and reads.
-	FormatVersion = 1
+	// FormatVersion is the manifest format that this package writes, and the newest that it reads.
+	// It grows with each new field, since a program takes a manifest with a field that it does not
+	// know for a damaged one, and passes it over. Version 2 has claim, run and digest.
+	FormatVersion = 2
 	// maxManifestBytes bounds the memory for a manifest. Most of a manifest is the vocabulary.
 	maxManifestBytes = 256 << 20
 	// maxFiles is the largest number of files in one checkpoint.
@@ -37,8 +39,11 @@ type Manifest struct {
 	// Claim is the number of the writer's claim on the folder (see Owner); 0: it made none.
 	Claim int64 `json:"claim,omitempty"`
 	// Run is the writer's Owner.Run; 0: it is not known.
-	Run   int64       `json:"run,omitempty"`
-	Files []FileEntry `json:"files"`
+	Run int64 `json:"run,omitempty"`
+	// Digest identifies the state in the run's other records, such as its audit logs. This package
+	// does not read it. 0: it is not known.
+	Digest uint64      `json:"digest,omitempty"`
+	Files  []FileEntry `json:"files"`
 	// Spec is the job's specification; Training holds the scalars of its schedules and counters.
 	// This package does not read them.
 	Spec       json.RawMessage `json:"spec,omitempty"`

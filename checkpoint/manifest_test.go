@@ -56,6 +56,22 @@ func TestCommas(t *testing.T) {
 	}
 }
 
+// Manifests of format 1 are read, as programs without claim, run and digest wrote them.
+func TestFirstFormatIsRead(t *testing.T) {
+	const old = `{"format": 1, "job": "opticks", "identity": "sha256:11", "step": 50, "epoch": 5,
+		"created": "2023-11-14T22:13:20Z", "files": null, "metrics": {"loss": 1},
+		"manifest_sha256": "2b1c"}`
+	m := Manifest{Format: 1, Job: "opticks", Identity: "sha256:11", Step: 50, Epoch: 5,
+		Created: time.Unix(1_700_000_000, 0).UTC(), Metrics: Metrics{"loss": 1}}
+	sum, err := m.checksum()
+	check(t, err)
+	got, err := parseManifest([]byte(strings.Replace(old, "2b1c", sum, 1)))
+	check(t, err)
+	if got.Format != 1 || got.Step != 50 || got.Digest != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestMetricsThatAreNotFinite(t *testing.T) {
 	b, err := json.Marshal(Metrics{"a": math.NaN(), "b": math.Inf(-1), "c": 1.5, "d": math.Inf(1)})
 	if want := `{"a":"NaN","b":"-Inf","c":1.5,"d":"+Inf"}`; err != nil || string(b) != want {

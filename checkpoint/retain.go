@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 )
 
 // Retain keeps the newest keep checkpoints and the one with the lowest validation loss, and deletes
-// the others. Only checkpoints with a sound manifest and files of the right sizes count. So a
-// damaged checkpoint never displaces a complete one; it is deleted when it is older than those
-// kept. Retain also deletes files that a dead writer left in a bucket, for steps before the newest
-// checkpoint.
+// the others. Only sound checkpoints count, so a damaged one never displaces a complete one; it is
+// deleted when it is older than those kept. The files of a checkpoint that this Store has not saved
+// are read once; after that, and of those that it has saved, only manifest and sizes are. Retain
+// also deletes files that a dead writer left in a bucket, for steps before the newest checkpoint.
 func (s *Store) Retain(ctx context.Context, keep int) error {
 	return s.retain(ctx, keep, -1)
 }
@@ -41,7 +42,7 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 			if step != spared && (best == nil || step != best.Step) {
 				err = s.Remove(ctx, step)
 			}
-		} else if _, err = s.Load(ctx, step); err == nil {
+		} else if err = s.verified.verify(ctx, s, step); err == nil {
 			complete++
 		} else if damage := (*DamageError)(nil); errors.As(err, &damage) {
 			err = nil
@@ -59,6 +60,26 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 		}
 	}
 	return nil
+}
+
+// verified has the SHA-256 of each step's manifest whose files a Store has written or read.
+type verified struct{ manifests sync.Map }
+
+func (v *verified) add(m *Manifest) { v.manifests.Store(m.Step, m.SHA256) }
+
+// verify is Store.Verify, but it reads files only once.
+func (v *verified) verify(ctx context.Context, s *Store, step int64) error {
+	c, err := s.Load(ctx, step)
+	if err != nil {
+		return err
+	}
+	if sum, known := v.manifests.Load(step); known && sum == c.SHA256 {
+		return nil
+	}
+	if err = c.Verify(ctx); err == nil {
+		v.add(&c.Manifest)
+	}
+	return err
 }
 
 // Remove deletes a step's folder. A missing folder is no error.

@@ -79,6 +79,7 @@ type File struct {
 // Snapshot is the state to save at a step.
 type Snapshot struct {
 	Step, Epoch int64
+	Digest      uint64 // see Manifest
 	Files       []File
 	// Spec and Training are JSON values, or empty (see Manifest).
 	Spec, Training json.RawMessage
@@ -95,6 +96,8 @@ type Store struct {
 	// owned is set once the folder is known to belong to the job.
 	owned  atomic.Bool
 	claims claims
+	// verified are the checkpoints that Retain need not read.
+	verified verified
 }
 
 // Open opens a checkpoint folder: a local path or a blob URL (s3://bucket/runs/a,
@@ -171,6 +174,7 @@ func (s *Store) Save(ctx context.Context, snap Snapshot) (path string, err error
 	if err != nil {
 		return "", err
 	}
+	s.verified.add(m)
 	return s.place.at(name), nil
 }
 
@@ -222,7 +226,7 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	}
 	m := &Manifest{
 		Format: FormatVersion, Job: s.cfg.Job, Identity: s.cfg.Identity,
-		Step: snap.Step, Epoch: snap.Epoch, Created: s.cfg.Now().UTC(),
+		Step: snap.Step, Epoch: snap.Epoch, Digest: snap.Digest, Created: s.cfg.Now().UTC(),
 		Metrics: snap.Metrics, Vocabulary: snap.Vocabulary,
 		Outputs: snap.Outputs,
 	}

@@ -81,8 +81,8 @@ func (c evictionCounts) history(m Member) string {
 	r := c.of(m)
 	switch {
 	case r.corrupt >= corruptLimit:
-		return fmt.Sprintf("; its state was wrong %d times: it stays out; restart it, or look at "+
-			"its machine", r.corrupt)
+		return fmt.Sprintf("; its state or its gradients were wrong %d times: it stays out; "+
+			"restart it, or look at its machine", r.corrupt)
 	case r.out > 1:
 		return fmt.Sprintf("; it was put out %d times by now", r.out)
 	}

@@ -236,15 +236,19 @@ func (c *Checkpoints) Find(
 }
 
 // FindNewest returns the newest checkpoint whose bytes are all sound, for a job whose workers have
-// lost its state; nil if there is none.
+// lost its state; nil if there is none. If all are damaged, it fails: the job must not lose what it
+// has learned without a word.
 func (c *Checkpoints) FindNewest(ctx context.Context) (*checkpoint.Checkpoint, error) {
 	if c.Store == nil {
 		return nil, nil
 	}
 	found, err := c.Store.LatestValid(ctx)
 	var damage *checkpoint.DamageError
-	if errors.Is(err, checkpoint.ErrNone) || errors.As(err, &damage) {
+	switch {
+	case errors.Is(err, checkpoint.ErrNone):
 		return nil, nil
+	case errors.As(err, &damage):
+		return nil, fmt.Errorf("%w; to start anew, give another %s", err, checkpointFlag)
 	}
 	return found, err
 }

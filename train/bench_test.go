@@ -167,6 +167,21 @@ func BenchmarkDigest(b *testing.B) {
 	})
 }
 
+// BenchmarkStepDigest measures the digest that a Ledger adds to each step.
+func BenchmarkStepDigest(b *testing.B) {
+	for name, j := range map[string]job{"textbook": textbook(), "ten million": tenMillion()} {
+		b.Run(name, func(b *testing.B) {
+			alone(b, j, func(trainer *Trainer) {
+				b.Logf("%d parameters", trainer.task.(textTask).Count())
+				for b.Loop() {
+					trainer.Digest()
+					trainer.progress.Step++
+				}
+			})
+		})
+	}
+}
+
 // BenchmarkBuild measures a Join that changes the rank's number of lanes.
 func BenchmarkBuild(b *testing.B) {
 	j := tenMillion()

@@ -153,13 +153,15 @@ type elasticWorker struct {
 	model      *model.Model
 	trainer    *Trainer
 	reads      []readRecord
+	commits    []commitRecord
 	generation int64
 	batches    Batches
 	timing     func() (sending, waiting time.Duration) // of its rings; nil: none
 
 	result Result
 	joined agree.Joined
-	inRing bool // the last Join was completed
+	ring   int64 // that committed the state with which it joined
+	inRing bool  // the last Join was completed
 	err    error
 }
 
@@ -174,8 +176,15 @@ func (h *elasticWorker) Intend(step int64, segment, first, count int, inputs []i
 	return err
 }
 
-func (h *elasticWorker) Commit(step int64) error {
-	n := len(h.reads)
+// commitRecord is a commit in a ring.
+type commitRecord struct {
+	generation int64
+	Commit
+}
+
+func (h *elasticWorker) Commit(c Commit) error {
+	h.commits = append(h.commits, commitRecord{h.generation, c})
+	n, step := len(h.reads), c.Step
 	if last := h.reads[n-1].step; last != step {
 		return fmt.Errorf("step %d is committed after step %d was read", step, last)
 	}
@@ -286,6 +295,7 @@ func (e *elastic) ringUntil(
 		}
 		running.Go(func() {
 			h.joined, h.err = h.trainer.Join(life, ring, e.restore)
+			h.ring = h.trainer.version().Ring
 			if h.inRing = h.err == nil; h.inRing {
 				h.result, h.err = h.trainer.Run(life)
 			}
@@ -319,9 +329,26 @@ func (e *elastic) allDone(workers ...int) {
 	}
 }
 
-// audit fails unless every lane was read exactly once in every step that counts. A step counts if a
-// worker completed it and no later ring started from an earlier step.
+// audit fails if auditReads does, or if ranks of one ring differ after a step.
 func (e *elastic) audit() {
+	e.t.Helper()
+	digests := map[[2]int64]uint64{}
+	for worker, h := range e.workers {
+		for _, c := range h.commits {
+			step := [2]int64{c.generation, c.Step}
+			if first, known := digests[step]; known && first != c.Digest {
+				e.t.Errorf("worker %d has other parameters after step %d of ring %d", worker,
+					c.Step, c.generation)
+			}
+			digests[step] = c.Digest
+		}
+	}
+	e.auditReads()
+}
+
+// auditReads fails unless every lane was read exactly once in every step that counts. A step counts
+// if a worker completed it and no later ring started from an earlier step.
+func (e *elastic) auditReads() {
 	e.t.Helper()
 	counts := func(generation, step int64) bool {
 		for later, from := range e.from {

@@ -66,7 +66,8 @@ const (
 	tailLoss      = 0           // exact: the rank's part of the mean loss
 	tailNorm      = exactFloats // exact: the norm of the rank's gradient, weighted by its share
 	tailNonfinite = tailNorm + exactFloats
-	tailStop      = tailNonfinite + 1
+	tailCulprit   = tailNonfinite + 1
+	tailStop      = tailCulprit + 1
 	tailRegroup   = tailStop + 1
 	tailStep      = tailRegroup + 1 // the step's number modulo stepModulus
 	tailArrival   = tailStep + 1    // arrival times, arrivalSlots long
@@ -80,6 +81,7 @@ type tally struct {
 	loss      exactSum // the rank's loss, summed over its targets, by the step's targets
 	norm      exactSum // of its gradient or its clipped parts, each weighted by its share
 	nonfinite int      // ranks whose loss or gradient is not finite
+	culprit   int      // the rank, if nonfinite is 1
 	stop      int      // ranks that want to stop after this step
 	regroup   int      // ranks that want to leave the ring after this step
 	// slowest is the longest time that a rank took from the previous sum until it only waited for
@@ -132,6 +134,7 @@ func (x *exchange) exposed() time.Duration {
 func (x *exchange) sumOverRanks(
 	ctx context.Context, step int64, own tally, ahead carry,
 ) (tally, error) {
+	own.culprit = x.rank
 	x.own, x.busy = own, 0
 	x.sum.Load(ctx)
 	x.reached = x.now()
@@ -166,6 +169,7 @@ func (t tally) put(tail []float32, step int64) {
 	t.loss.put(tail[tailLoss:])
 	t.norm.put(tail[tailNorm:])
 	tail[tailNonfinite] = float32(t.nonfinite)
+	tail[tailCulprit] = float32(t.nonfinite * t.culprit) // of one rank alone the sum is its number
 	tail[tailStop] = float32(t.stop)
 	tail[tailRegroup] = float32(t.regroup)
 	tail[tailStep] = float32(step % stepModulus)
@@ -177,6 +181,7 @@ func takeTally(tail []float32) tally {
 		loss:      takeExact(tail[tailLoss:]),
 		norm:      takeExact(tail[tailNorm:]),
 		nonfinite: int(tail[tailNonfinite]),
+		culprit:   int(tail[tailCulprit]),
 		stop:      int(tail[tailStop]),
 		regroup:   int(tail[tailRegroup]),
 	}

@@ -120,6 +120,16 @@ func (f *fold) sums() [][]float32 {
 	return f.waiting
 }
 
+// finite reports whether all sums are finite.
+func (f *fold) finite() bool {
+	for _, n := range f.nodes {
+		if !isFinite(f.dev.SumSquares(n.sum)) {
+			return false
+		}
+	}
+	return isFinite(f.dev.SumSquares(f.grads))
+}
+
 // zero zeroes the waiting nodes.
 func (f *fold) zero() {
 	for _, n := range f.nodes {

@@ -10,7 +10,16 @@ import (
 type Ledger interface {
 	// Commit says that this rank has completed a step, and with it everything read since the last
 	// Commit. In a job with rounds that is the whole round.
-	Commit(step int64) error
+	Commit(Commit) error
+}
+
+// Commit is what a Ledger records of a step, or of a round. It is the same on all ranks.
+type Commit struct {
+	Step      int64  // completed steps
+	Digest    uint64 // Trainer.Digest after it
+	Skipped   bool   // it was not finite, so it did not change the parameters
+	Nonfinite int    // ranks whose loss or gradient was not finite
+	Culprit   int    // the rank, if Nonfinite is 1
 }
 
 // Rehearsal injects faults.

@@ -51,6 +51,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
 	t.roll.Begin(t.ranks, t.blocked())
+	t.caused = 0
 	t.laps.end("joining the ring")
 	// The rank that saved the final snapshot may be lost, and the snapshot with it.
 	t.saveAgain = t.done() && !t.pending && t.cfg.Save && joined.From != agree.FromCheckpoint

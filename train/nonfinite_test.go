@@ -1,12 +1,14 @@
 package train
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/agree"
 )
 
 // fault is a fault in the output layer of a step.
@@ -192,7 +194,7 @@ func TestNonfiniteLimit(t *testing.T) {
 	bad := []int{2, 3, 5, 6, 7, 8}
 	j.device = func(rank int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
-			if rank == 0 && slices.Contains(bad, run) {
+			if slices.Contains(bad, run) {
 				return lossNaN
 			}
 			return healthy
@@ -211,6 +213,48 @@ func TestNonfiniteLimit(t *testing.T) {
 		if len(o.notices) != 4 || len(o.saved) != 0 || o.result.Stopped {
 			t.Errorf("rank %d: notices %q, %d saved", rank, o.notices, len(o.saved))
 		}
+	}
+}
+
+// A rank that alone makes more than half of --nonfinite-limit steps in a row not finite leaves the
+// ring by name, without a state. The others go on without it, and it may return.
+func TestRankThatMakesNaNIsPutOut(t *testing.T) {
+	j := elasticJob(12)
+	j.config.NonfiniteLimit = 5
+	bad := []int{2, 3, 5, 6, 7} // only three in a row are too many
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		return &faulty{dev, func(run int) fault {
+			if rank == 1 && slices.Contains(bad, run) {
+				return lossNaN
+			}
+			return healthy
+		}}
+	}
+	e := newElastic(t, j, 3)
+	e.ring(breakage{}, 0, 1, 2)
+	const sign = "alone made 3 steps in a row not finite"
+	for rank, h := range e.workers {
+		var own *agree.CorruptError
+		var others *agree.PeerCorruptError
+		switch {
+		case h.result.Progress.Step != 8 || h.result.Progress.NonfiniteRun != 3:
+			t.Errorf("rank %d: %+v, %v", rank, h.result.Progress, h.err)
+		case rank == 1 && (!errors.As(h.err, &own) || own.Rank != 1 || h.trainer.HasState()):
+			t.Errorf("rank 1: %v, state %v", h.err, h.trainer.HasState())
+		case rank != 1 && (!errors.As(h.err, &others) || !slices.Equal(others.Ranks, []int{1})):
+			t.Errorf("rank %d: %v", rank, h.err)
+		case !strings.Contains(h.err.Error(), sign):
+			t.Errorf("rank %d: %v; want %q", rank, h.err, sign)
+		}
+		if c := h.commits[7].Commit; !c.Skipped || c.Nonfinite != 1 || c.Culprit != 1 {
+			t.Errorf("rank %d committed %+v", rank, c)
+		}
+	}
+	e.ring(breakage{}, 2, 0)
+	e.allDone(2, 0)
+	e.audit()
+	if p := e.workers[0].result.Progress; p.Nonfinite != 5 || p.Updates != 7 {
+		t.Errorf("%+v", p)
 	}
 }
 

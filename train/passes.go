@@ -240,7 +240,8 @@ func (b *batch) input(ctx context.Context, p pass) Pass {
 // nil if the sum cannot begin early.
 func (b *batch) finished(ctx context.Context) func(end int) {
 	x := b.exchange
-	if !b.cfg.HostMemory || b.records || b.spoil.NaN || !b.cfg.Overlaps() || !x.sum.Early() {
+	if !b.cfg.HostMemory || b.records || b.spoil.NaN || b.looksForNaN() || !b.cfg.Overlaps() ||
+		!x.sum.Early() {
 		return nil
 	}
 	return func(end int) {
@@ -270,7 +271,7 @@ func (b *batch) endPasses(own *tally) {
 		b.fold.collapse()
 	}
 	b.path.endPasses(own)
-	if !exactable(own.loss.value()) {
+	if !exactable(own.loss.value()) || b.looksForNaN() && !b.fold.finite() {
 		own.nonfinite = 1
 	}
 	if own.nonfinite > 0 {
@@ -279,6 +280,10 @@ func (b *batch) endPasses(own *tally) {
 		b.fold.zero()
 	}
 }
+
+// looksForNaN reports whether each rank checks its whole gradient before the sum. After a step that
+// was skipped because of the sum, this tells which rank is at fault.
+func (b *batch) looksForNaN() bool { return b.progress.NonfiniteRun > 0 }
 
 // zeroGradient zeroes the part of the gradient that is not yet on its way to other ranks, so that
 // the ranks' sum stays finite.

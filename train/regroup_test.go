@@ -77,7 +77,7 @@ func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, ra
 	regroupAt(e, 2, 4)
 	e.ring(breakage{}, 0, 1, 2) // one worker joins
 	if got := e.workers[0].joined; !slices.Equal(got.Copied, []int{2}) || got.Step != 3 ||
-		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 || got.Committed != 1 {
+		got.From != "" || got.Donor != 0 || len(got.LostLanes) != 0 || e.workers[0].ring != 1 {
 		t.Errorf("%+v", got)
 	}
 	regroupAt(e, 2, 10)
@@ -85,7 +85,7 @@ func comeAndGo(t *testing.T, cell compute.Cell, rule compute.Optimizer, host, ra
 	e.addWorker()
 	e.ring(breakage{}, 3, 2) // another joins as rank 0
 	if got := e.workers[3].joined; !slices.Equal(got.Copied, []int{0}) || got.Step != 11 ||
-		got.Committed != 3 {
+		e.workers[3].ring != 3 {
 		t.Errorf("%+v", got)
 	}
 	e.allDone(3, 2)
@@ -190,13 +190,13 @@ func TestTwoNeighboursLost(t *testing.T) {
 			t.Error(got.String())
 		}
 		if saved {
-			if got.From != agree.FromCheckpoint || got.Step != 4 || got.Committed != 2 {
+			if got.From != agree.FromCheckpoint || got.Step != 4 || e.workers[0].ring != 2 {
 				t.Errorf("%+v", got)
 			}
 			e.matches(0, oracle)
 			continue
 		}
-		if got.From != agree.FromReplay || got.Step != 6 || got.Committed != 1 {
+		if got.From != agree.FromReplay || got.Step != 6 || e.workers[0].ring != 1 {
 			t.Errorf("%+v", got)
 		}
 		if a, b := e.workers[0].result.Loss, oracle.result.Loss; math.Abs(a/b-1) > 0.02 {
@@ -316,7 +316,7 @@ func TestTheNewestRingCounts(t *testing.T) {
 	}
 	e.ring(breakage{}, 2, 1, 0)
 	if got := e.workers[0].joined; got.Step != 6 || got.Donor != 2 ||
-		!slices.Equal(got.Copied, []int{0, 1}) || got.Committed != 3 {
+		!slices.Equal(got.Copied, []int{0, 1}) || e.workers[0].ring != 3 {
 		t.Errorf("%+v", got)
 	}
 	e.allDone(2, 1, 0)
@@ -338,7 +338,7 @@ func TestFromScratchAgain(t *testing.T) {
 	e.ring(breakage{}, 0, 1)
 	e.allDone(0, 1)
 	if got := e.workers[1].joined; got.From != agree.FromScratch || got.Step != 0 ||
-		got.Committed != 2 || !sameBits(e.workers[0].model.Params(), params) {
+		e.workers[1].ring != 2 || !sameBits(e.workers[0].model.Params(), params) {
 		t.Errorf("%+v, or other parameters", got)
 	}
 }

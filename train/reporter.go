@@ -10,6 +10,8 @@ type reporter struct {
 	*core
 	rates      rates
 	unrecorded bool // the Observer was told that the device does not record
+	culprit    int  // the rank that alone caused the last skipped steps of this ring
+	caused     int64
 }
 
 // reportUnrecorded reports once that some work of this job is slower than it should be, because the
@@ -37,16 +39,25 @@ func (e *NonfiniteError) Error() string {
 		"--nonfinite-limit: lower --lr, or lower --clip (0 is no clipping)", e.Steps, what)
 }
 
-// reportSkipped reports a skipped step, and ends the job after too many in a row.
-func (r *reporter) reportSkipped(ranks int) error {
+// reportSkipped reports a skipped step, and ends the job after too many in a row. A rank that alone
+// causes more than half as many is put out before. That happens once in a row of skipped steps, so
+// a job that diverges ends.
+func (r *reporter) reportSkipped(all tally) error {
 	p := &r.progress
 	if p.NonfiniteRun >= r.cfg.NonfiniteLimit {
 		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: r.cfg.Local.on()}
 	}
+	if all.nonfinite != 1 || all.culprit != r.culprit || p.NonfiniteRun == 1 {
+		r.caused = 0
+	}
 	who := "the summed gradient is not finite"
-	if ranks > 0 {
-		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks", ranks,
-			len(r.ring.LaneEnds))
+	if all.nonfinite > 0 {
+		who = fmt.Sprintf("the loss or the gradient is not finite on %d of %d ranks",
+			all.nonfinite, len(r.ring.LaneEnds))
+	}
+	if all.nonfinite == 1 {
+		who += ", " + r.ranks.Name(all.culprit)
+		r.culprit, r.caused = all.culprit, r.caused+1
 	}
 	what := "step"
 	if r.cfg.Local.on() {
@@ -54,6 +65,10 @@ func (r *reporter) reportSkipped(ranks int) error {
 	}
 	r.cfg.Observer.Notice(fmt.Sprintf("%s %d was skipped: %s (%d in a row, at most %d)", what,
 		p.Step, who, p.NonfiniteRun, r.cfg.NonfiniteLimit-1))
+	if r.caused > r.cfg.NonfiniteLimit/2 && len(r.ring.LaneEnds) > 1 {
+		return r.ranks.Blame(r.culprit, fmt.Sprintf("alone made %d steps in a row not finite",
+			r.caused))
+	}
 	return nil
 }
 

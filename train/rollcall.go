@@ -3,6 +3,7 @@ package train
 import (
 	"context"
 	"errors"
+	"math/bits"
 	"time"
 
 	"rondo/train/agree"
@@ -15,6 +16,27 @@ func (c *core) tensors() [][]float32 {
 }
 
 func (c *core) digest() uint64 { return c.memory.Digest(c.tensors()) }
+
+// The part of the parameters that Digest reads: a sixteenth, within bounds. Reading all of them
+// would take several percent of a step.
+const (
+	digestParts     = 16
+	leastDigestPart = 1 << 10 // floats
+	mostDigestPart  = 1 << 15
+)
+
+// Digest is a digest of a part of the parameters, the same on all ranks. The number of completed
+// steps alone picks the part: it begins at a multiple of the golden ratio, so the parts of
+// successive steps, or rounds, spread evenly. Any rank, or a checkpoint, that has the parameters of
+// that step gets the same digest. It must be called between steps.
+func (c *core) Digest() uint64 {
+	const golden = 0x9e3779b97f4a7c15 // the fraction of the golden ratio, times 2^64
+	x := c.task.Params()
+	n := min(len(x), max(leastDigestPart, min(mostDigestPart, len(x)/digestParts)))
+	first, _ := bits.Mul64(uint64(c.progress.Step)*golden, uint64(len(x)))
+	head := x[first:min(int(first)+n, len(x))]
+	return c.memory.Digest([][]float32{head, x[:n-len(head)]})
+}
 
 // rollCaller lets the ranks compare their tensors and speed between steps.
 type rollCaller struct {

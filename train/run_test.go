@@ -335,6 +335,25 @@ func TestRanksAtDifferentSteps(t *testing.T) {
 	}
 }
 
+// A save that fails before a good one is reported at once, and is no failure at the end.
+func TestLaterSaveSucceeds(t *testing.T) {
+	j := newJob(2)
+	saver := memorySaver{err: errTest}
+	j.config.Steps, j.config.Save, j.config.SaveEvery, j.config.Saver = 8, true, 2, &saver
+	j.config.SampleEvery = 5
+	j.config.Sample = func(context.Context, int64) (string, error) {
+		saver.err = nil // after the saves of steps 2 and 4
+		return "", nil
+	}
+	o := j.run(t)[0]
+	notes := slices.DeleteFunc(o.notices, func(s string) bool {
+		return !strings.Contains(s, "not saved")
+	})
+	if o.err != nil || len(notes) != 2 || len(saver.saved) != 2 {
+		t.Errorf("%v, notices %q, %d saved", o.err, notes, len(saver.saved))
+	}
+}
+
 // A failed save is reported at once and at the end; the training goes on.
 func TestSaveFails(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -23,6 +23,7 @@ type Saver interface {
 // Snapshot is a job between two steps: everything that the next step depends on, but the data.
 type Snapshot struct {
 	Progress Progress
+	Digest   uint64 // Trainer.Digest at its step
 	// Views gives each tensor's place in Params and in each slot's Data.
 	Views  []compute.Tensor
 	Params []float32
@@ -49,7 +50,7 @@ func (c *core) slotNames() []string {
 type snapshotter struct {
 	*core
 	copied       *Snapshot // reused by snapshot
-	saveErr      error     // error of the last failed save
+	saveErr      error     // error of the last failed save; nil after a later good one
 	saveFailures int
 }
 
@@ -128,7 +129,7 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 		k.dev.Download(s.Params, k.task.Params())
 		copy(s.Lanes, lanes)
 	}
-	s.Progress = progress
+	s.Progress, s.Digest = progress, k.Digest()
 	slots, err := k.slots.Host()
 	if err != nil {
 		return nil, err
@@ -143,7 +144,8 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 }
 
 // save gathers the lanes and shared-out slots over the ranks; rank 0 passes a snapshot to the
-// Saver. A failed save does not end the training: it is reported at once, and again at the end.
+// Saver. A failed save does not end the training: it is reported at once, and again at the end if
+// no later one succeeds.
 func (k *snapshotter) save(ctx context.Context, progress Progress) error {
 	if err := k.beginPhase(ctx, PhaseCheckpoint, k.progress.Step); err != nil {
 		return err
@@ -212,10 +214,15 @@ func (k *snapshotter) saveSnapshot(ctx context.Context, progress Progress) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, k.cfg.SaveTimeout)
 	defer cancel()
-	return k.cfg.Saver.Save(ctx, snapshot)
+	if err := k.cfg.Saver.Save(ctx, snapshot); err != nil {
+		return err
+	}
+	k.saveErr, k.saveFailures = nil, 0 // the newest state is what a later run goes on from
+	return nil
 }
 
-// flush waits for the Saver at the job's end, and returns the errors of all failed saves.
+// flush waits for the Saver at the job's end, and returns the errors of the saves that failed since
+// the last good one.
 func (k *snapshotter) flush(ctx context.Context) error {
 	if !k.cfg.Save || k.ring.Rank != 0 {
 		return nil

@@ -71,7 +71,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		Tokens: float64(tokens) / float64(end-from), TokensPerSecond: speed,
 		Times: StepTimes{Compute: compute, Exposed: exposed,
 			Waiting: waited(all.slowest, t.exchange.took, exposed)}})
-	return all.regroup > 0, t.afterCommit(ctx, end, all.nonfinite, skipped)
+	return all.regroup > 0, t.afterCommit(ctx, end, all, skipped)
 }
 
 // computeAndSum computes this rank's contribution and sums it over the ranks. The lanes' states
@@ -119,15 +119,21 @@ func (s oneStep) update(
 
 // afterCommit reports a committed step to the Observer and the Ledger, and does the work that is
 // due.
-func (t *Trainer) afterCommit(ctx context.Context, step int64, ranks int, skipped bool) error {
+func (t *Trainer) afterCommit(ctx context.Context, step int64, all tally, skipped bool) error {
 	if t.cfg.Ledger != nil {
-		if err := t.cfg.Ledger.Commit(step); err != nil {
+		t.laps.begin()
+		done := Commit{Step: step, Digest: t.Digest(), Skipped: skipped, Nonfinite: all.nonfinite}
+		if all.nonfinite == 1 {
+			done.Culprit = all.culprit
+		}
+		if err := t.cfg.Ledger.Commit(done); err != nil {
 			return fmt.Errorf("noting the step as done: %w", err)
 		}
+		t.laps.end("audit log")
 	}
 	if skipped {
-		if err := t.reportSkipped(ranks); err != nil {
-			return err
+		if err := t.reportSkipped(all); err != nil {
+			return t.forgetIfCorrupt(err)
 		}
 	}
 	return t.afterStep(ctx)

@@ -192,7 +192,7 @@ func (b beforeStep) Intend(step int64, _, _, _ int, _ []int32) error {
 	return nil
 }
 
-func (beforeStep) Commit(int64) error { return nil }
+func (beforeStep) Commit(Commit) error { return nil }
 
 // A single rank whose ctx has ended keeps the state of the step before. If its device fails after
 // the update was queued, it has no state, since the update may be partial.

@@ -96,7 +96,7 @@ func (e *engine) newTrainer() (*train.Trainer, error) {
 		if e.ledger, err = audit.Open(w.spec.AuditDir, w.name, w.data.Offset); err != nil {
 			return nil, app.Usage(err)
 		}
-		settings.Ledger, ledger = e.ledger, e.ledger
+		settings.Ledger, ledger = commits{e.ledger}, e.ledger
 	}
 	if w.spec.Trace != "" {
 		if e.tracer, err = trace.Create(w.spec.Trace, w.name, w.member.PID,
@@ -218,8 +218,8 @@ type lostStateError struct{ error }
 
 func (e *lostStateError) Unwrap() error { return e.error }
 
-// restore implements train.Restore. If storage fails, a job without any state ends. A job that has
-// lost only some lanes' states goes on without the checkpoint.
+// restore implements train.Restore. If storage fails for long, a job without any state ends. A job
+// that has lost only some lanes' states goes on without the checkpoint.
 func (e *engine) restore(
 	ctx context.Context, reason agree.Reason, after int64,
 ) (*train.Snapshot, error) {
@@ -228,7 +228,7 @@ func (e *engine) restore(
 	if reason == agree.Behind {
 		return e.readLater(ctx, after)
 	}
-	snapshot, err := e.readStart(ctx)
+	snapshot, err := e.readPatiently(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, context.Cause(ctx)
@@ -242,6 +242,33 @@ func (e *engine) restore(
 			"; there is no checkpoint to go back to")}
 	}
 	return snapshot, nil
+}
+
+// readPatiently is readStart, but if storage fails it tries again for --regroup-timeout: the error
+// would end the job. The other ranks know that this one still looks. Damage and wrong flags stay.
+func (e *engine) readPatiently(ctx context.Context) (*train.Snapshot, error) {
+	patience := e.worker.spec.RegroupTimeout.AsDuration()
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(storageInterval)
+	defer tick.Stop()
+	for told := false; ; told = true {
+		snapshot, err := e.readStart(ctx)
+		var damage *checkpoint.DamageError
+		var wrong *app.UsageError
+		if err == nil || errors.As(err, &damage) || errors.As(err, &wrong) {
+			return snapshot, err
+		}
+		if !told {
+			e.worker.notice(ctx, fmt.Sprintf("no checkpoint can be read: %v; that is tried again "+
+				"for %v (--regroup-timeout)", err, patience))
+		}
+		select {
+		case <-limited.Done():
+			return nil, err
+		case <-tick.C:
+		}
+	}
 }
 
 // readStart reads the checkpoint that the job starts from or returns to. It returns nil if there is
@@ -314,10 +341,16 @@ func (e *engine) joined(s *seat, j agree.Joined) error {
 		return nil
 	}
 	return e.ledger.Ring(audit.Ring{Run: e.worker.spec.Submitted,
-		Generation: uint64(s.plan.Generation), From: j.Step, Committed: uint64(j.Committed),
-		World: len(s.plan.Members), Accumulate: int(e.worker.spec.Accumulate),
-		Batches: e.worker.data.Batches(), SyncEvery: e.worker.spec.SyncEvery})
+		Generation: uint64(s.plan.Generation), From: j.Step, Digest: e.trainer.Digest(),
+		World: len(s.plan.Members), Rank: int(s.rank), Accumulate: int(e.worker.spec.Accumulate),
+		Batches: e.worker.data.Batches(), SyncEvery: e.worker.spec.SyncEvery,
+		Replayed: j.Replayed * int64(len(j.LostLanes))})
 }
+
+// commits is an audit log as a train.Ledger.
+type commits struct{ log *audit.Log }
+
+func (c commits) Commit(done train.Commit) error { return c.log.Commit(audit.Commit(done)) }
 
 // saveState saves the state outside of a ring, when no other worker may have it.
 func (e *engine) saveState(ctx context.Context) (err error) {

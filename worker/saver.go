@@ -90,8 +90,8 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 	}
 	elapsed, timed := v.engine.stored.Elapsed(time.Now())
 	return v.writer.Submit(ctx, checkpoint.Snapshot{
-		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Files: files(s), Spec: v.spec,
-		Training:   training,
+		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Digest: s.Digest, Files: files(s),
+		Spec: v.spec, Training: training,
 		Vocabulary: w.data.Vocabulary().Tokens(), Outputs: w.data.Outputs(),
 		Metrics: job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
 	})

@@ -222,8 +222,9 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 	}
 }
 
-// saveInterval is the time between two attempts to save a job's final state.
-const saveInterval = 5 * time.Second
+// storageInterval is the time between two attempts to save a job's final state, or to read the
+// state to go on from.
+const storageInterval = 5 * time.Second
 
 // saveLater keeps a finished job's state that could not be saved, and tries again for
 // --regroup-timeout.
@@ -234,7 +235,7 @@ func (s *session) saveLater(ctx context.Context, unsaved *train.SaveError) (err 
 		"is tried again for %v (--regroup-timeout)", unsaved, patience))
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tick := time.NewTicker(saveInterval)
+	tick := time.NewTicker(storageInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -8,10 +8,13 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"rondo/audit"
+	"rondo/checkpoint"
+	"rondo/checkpoint/bucket"
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job"
@@ -21,16 +24,21 @@ import (
 
 func auditCommand() *cobra.Command {
 	var asJSON bool
+	var folder string
 	spec := jobspec.Default()
 	spec.Corpus = ""
 	c := &cobra.Command{
-		Use:   "audit DIR",
-		Short: "Prove from the logs in --audit-dir that a job read every segment exactly once",
+		Use: "audit DIR",
+		Short: "Prove from the logs in --audit-dir that a job computed every step from every " +
+			"segment once",
 		Long: "Audit reads the logs that a job's workers wrote into its --audit-dir. It proves\n" +
 			"that every lane read its segment of the text exactly once at every step, despite\n" +
-			"any failures. With --corpus, and the job's other text flags, it also compares the\n" +
-			"tokens with the text. Where lanes read examples, it proves by their numbers that\n" +
-			"no epoch read one twice or left one out; then there is no --corpus.",
+			"any failures, and that all workers had the same parameters. It names the steps\n" +
+			"that were skipped because they were not finite. With --checkpoint-dir it proves\n" +
+			"that each checkpoint there has the parameters of its step. With --corpus, and the\n" +
+			"job's other text flags, it also compares the tokens with the text. Where lanes\n" +
+			"read examples, it proves by their numbers that no epoch read one twice or left one\n" +
+			"out; then there is no --corpus.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return app.Usagef("%d arguments; give the job's --audit-dir", len(args))
@@ -41,7 +49,7 @@ func auditCommand() *cobra.Command {
 			if err := jobspec.Validate(spec); err != nil {
 				return err
 			}
-			report, err := proveLogs(cmd.Context(), args[0], spec)
+			report, err := proveLogs(cmd.Context(), args[0], folder, spec)
 			if err != nil {
 				return err
 			}
@@ -50,6 +58,8 @@ func auditCommand() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	flags.StringVar(&folder, "checkpoint-dir", "", "the job's checkpoints, to prove them too: a "+
+		"folder or a blob URL")
 	flags.StringVar(&spec.Corpus, "corpus", "", "the job's text, to compare the tokens with: a "+
 		"path, a blob URL, or "+corpus.Opticks)
 	flags.StringVar(&spec.Task, "task", spec.Task, "as the job had it")
@@ -63,9 +73,10 @@ func auditCommand() *cobra.Command {
 	return c
 }
 
-// proveLogs checks the logs of a folder, and compares them with the text if the spec names one.
+// proveLogs checks the logs of a folder. It compares them with the checkpoints of another folder,
+// unless that is "", and with the text, if the spec names one.
 func proveLogs(
-	ctx context.Context, dir string, spec *rondov1.JobSpec,
+	ctx context.Context, dir, checkpoints string, spec *rondov1.JobSpec,
 ) (report *audit.Report, err error) {
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil, app.Usagef("there is no folder %s: give the job's --audit-dir", dir)
@@ -85,11 +96,38 @@ func proveLogs(
 			return nil, app.Usage(err)
 		}
 	}
-	report, err = audit.Prove(ctx, os.DirFS(dir), tokens)
+	var states []audit.State
+	if checkpoints != "" {
+		if states, err = savedStates(ctx, checkpoints); err != nil {
+			return nil, err
+		}
+	}
+	report, err = audit.Prove(ctx, os.DirFS(dir), tokens, states)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return report, nil
+}
+
+// savedStates lists the checkpoints of a folder. It fails if one is damaged.
+func savedStates(ctx context.Context, folder string) (states []audit.State, err error) {
+	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
+	if err != nil {
+		return nil, app.Usage(err)
+	}
+	defer func() { err = errors.Join(err, store.Close()) }()
+	steps, err := store.Steps(ctx)
+	if err == nil && len(steps) == 0 {
+		err = app.Usagef("--checkpoint-dir: %w in %s", checkpoint.ErrNone, folder)
+	}
+	for _, step := range steps {
+		saved, err := store.Load(ctx, step)
+		if err != nil {
+			return nil, err
+		}
+		states = append(states, audit.State{Step: step, Digest: saved.Digest, Path: saved.Path})
+	}
+	return states, err
 }
 
 // showProof prints a report. A failed proof also returns an error of one line.
@@ -103,8 +141,8 @@ func showProof(w io.Writer, r *audit.Report, asJSON bool) error {
 	if err != nil || r.Sound() {
 		return err
 	}
-	return fmt.Errorf("the logs do not prove that every segment was read exactly once: %d findings",
-		int64(len(r.Findings))+r.More)
+	return fmt.Errorf("the logs do not prove that every step was computed from every segment "+
+		"once: %d findings", int64(len(r.Findings))+r.More)
 }
 
 func writeProof(w io.Writer, r *audit.Report) error {
@@ -143,5 +181,27 @@ func writeProof(w io.Writer, r *audit.Report) error {
 	_, err := fmt.Fprintf(w, "steps %d..%d: each of %d lanes read exactly once (%d segments, "+
 		"%s%d rings, %d attempts repeated)%s\n", r.First, r.Last, r.Lanes, r.Segments, runs,
 		r.Rings, r.Repeated, hint)
+	if err == nil {
+		err = writeUpdates(w, r)
+	}
+	return err
+}
+
+// writeUpdates says what became of the steps' updates.
+func writeUpdates(w io.Writer, r *audit.Report) error {
+	lines := []string{fmt.Sprintf("%d steps, each computed from each segment once, %d skipped; "+
+		"%d segments repeated, %d replayed for lost states", r.Last-r.First+1, r.Skipped, r.Again,
+		r.Replayed)}
+	for _, skip := range r.Skips {
+		lines = append(lines, "skipped: "+skip.String())
+	}
+	for _, corrupt := range r.Corrupt {
+		lines = append(lines, "other parameters than the others', and used by none: "+corrupt)
+	}
+	if r.States > 0 {
+		lines = append(lines, fmt.Sprintf("%d checkpoints have the parameters of their steps",
+			r.States))
+	}
+	_, err := fmt.Fprintln(w, strings.Join(lines, "\n"))
 	return err
 }

@@ -53,7 +53,7 @@ func logged(t *testing.T) (dir, text string) {
 					make([]int32, len(inputs))))
 				check(l.Intend(step, 0, rank*lanes/2, lanes/2, inputs))
 				if step <= committed {
-					check(l.Commit(step))
+					check(l.Commit(audit.Commit{Step: step}))
 				}
 			}
 		}
@@ -81,9 +81,11 @@ func TestAudit(t *testing.T) {
 	dir, text := logged(t)
 	const proof = "steps 1..5: each of 4 lanes read exactly once (20 segments, 2 rings, " +
 		"1 attempts repeated)"
+	const updates = "\n5 steps, each computed from each segment once, 0 skipped; 4 segments " +
+		"repeated, 0 replayed for lost states\n"
 	for want, args := range map[string][]string{
-		proof + " (tokens not compared: give --corpus)\n": {"audit", dir},
-		proof + "\n": {"audit", dir, "--corpus", text, "--validation-fraction", "0"},
+		proof + " (tokens not compared: give --corpus)" + updates: {"audit", dir},
+		proof + updates: {"audit", dir, "--corpus", text, "--validation-fraction", "0"},
 	} {
 		if code, out, complaint := rondo(t, args...); code != 0 || out != want {
 			t.Errorf("%q: exit code %d, %q %s", args, code, out, complaint)
@@ -132,14 +134,14 @@ func TestAudit(t *testing.T) {
 func TestAuditOfSeveralRuns(t *testing.T) {
 	for runs, want := range map[int]string{
 		1: "steps 3..9: each of 4 lanes read exactly once (28 segments, 5 rings, 0 attempts " +
-			"repeated)\n",
+			"repeated)\n7 steps",
 		2: "steps 3..9: each of 4 lanes read exactly once (28 segments, 2 runs, 5 rings, " +
-			"0 attempts repeated)\n",
+			"0 attempts repeated)\n7 steps",
 	} {
 		var out strings.Builder
 		r := audit.Report{First: 3, Last: 9, Lanes: 4, Segments: 28, Runs: runs, Rings: 5,
 			Tokens: true}
-		if err := showProof(&out, &r, false); err != nil || !strings.HasSuffix(out.String(), want) {
+		if err := showProof(&out, &r, false); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%d runs: %q, %v; want %q", runs, out.String(), err, want)
 		}
 	}

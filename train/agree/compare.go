@@ -1,6 +1,7 @@
 package agree
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,19 +9,25 @@ import (
 
 // CorruptError is what a rank ends with whose state differs from that of most ranks. It must drop
 // the state: the next Join gives it another.
-type CorruptError struct{ Rank int }
+type CorruptError struct {
+	Rank int
+	Sign string // another sign than the state that it is corrupt; "": its state
+}
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("rank %d, this one, has other parameters than most ranks: its memory or "+
-		"its arithmetic is not to be trusted", e.Rank)
+	return fmt.Sprintf("rank %d, this one, %s: its memory or its arithmetic is not to be trusted",
+		e.Rank, cmp.Or(e.Sign, "has other parameters than most ranks"))
 }
 
 // PeerCorruptError is what the other ranks end with then.
-type PeerCorruptError struct{ Ranks []int }
+type PeerCorruptError struct {
+	Ranks []int
+	Sign  string
+}
 
 func (e *PeerCorruptError) Error() string {
-	return fmt.Sprintf("the ranks %v have other parameters than the others: their memory or their "+
-		"arithmetic is not to be trusted", e.Ranks)
+	return fmt.Sprintf("the ranks %v %s: their memory or their arithmetic is not to be trusted",
+		e.Ranks, cmp.Or(e.Sign, "have other parameters than the others"))
 }
 
 // SplitError is what all ranks end with when no more than half of them have the same state.
@@ -72,14 +79,17 @@ func (r Ranks) compare(step int64, digests map[int]uint64) error {
 	case len(digests):
 		return &SplitError{Step: step}
 	}
-	return r.corrupt(corrupt)
+	return r.corrupt(corrupt, "")
 }
 
+// Blame is what this rank ends with when all have seen a sign that one rank is corrupt.
+func (r Ranks) Blame(rank int, sign string) error { return r.corrupt([]int{rank}, sign) }
+
 // corrupt is what this rank ends with when the state of some ranks is not to be trusted.
-func (r Ranks) corrupt(ranks []int) error {
+func (r Ranks) corrupt(ranks []int, sign string) error {
 	if slices.Contains(ranks, r.Rank) {
-		return &CorruptError{Rank: r.Rank}
+		return &CorruptError{Rank: r.Rank, Sign: sign}
 	}
 	slices.Sort(ranks)
-	return &PeerCorruptError{Ranks: ranks}
+	return &PeerCorruptError{Ranks: ranks, Sign: sign}
 }

@@ -63,8 +63,7 @@ func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 	if err := j.run(ctx, &joined); err != nil {
 		return joined, err
 	}
-	v := j.State.Standing().Version
-	joined.Step, joined.Committed = v.Step, v.Ring
+	joined.Step = j.State.Standing().Version.Step
 	return joined, nil
 }
 
@@ -203,5 +202,5 @@ func (j *Join[P]) copyTo(ctx context.Context, receivers []int, donor int, by Ver
 		}
 	}
 	return fmt.Errorf("it has not arrived unchanged in %d tries: %w", copyTries,
-		j.Ranks.corrupt(receivers))
+		j.Ranks.corrupt(receivers, ""))
 }

@@ -18,9 +18,6 @@ type Joined struct {
 	LostLanes []int  // whose states no rank knew
 	LostSlots int    // parameters of which no rank had what the optimizer keeps
 	Replayed  int64  // segments of each that they were computed from; 0: they were not
-	// Committed is the ring that the state's last step was completed in: this one where the state
-	// is from a checkpoint or from scratch.
-	Committed int64
 }
 
 // String says what people should know; nothing if every rank and lane just went on.

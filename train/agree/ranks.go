@@ -54,7 +54,7 @@ func (r Ranks) evenEnds(size int) []int {
 // memory is corrupt.
 func (r Ranks) Distrust(rank int, format string, a ...any) error {
 	return fmt.Errorf("%s says "+format+": %w", append(append([]any{r.Name(rank)}, a...),
-		r.corrupt([]int{rank}))...)
+		r.corrupt([]int{rank}, ""))...)
 }
 
 // pair returns the two bytes in a float of a gathering. A sound rank sends no other value.

@@ -1,0 +1,71 @@
+package train
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"rondo/compute"
+)
+
+// One wrong bit anywhere changes a digest within 34 steps, and nothing else does.
+func TestDigestReadsAllParameters(t *testing.T) {
+	const steps = 34 // see package audit
+	alone := func(t *testing.T, change func(params []float32)) (digests [steps]uint64, n int) {
+		j := textbook()
+		j.config.Steps = 1
+		j.prepare = func(_ int, trainer *Trainer) {
+			n = len(trainer.task.Params())
+			change(trainer.task.Params())
+			for i := range digests {
+				digests[i] = trainer.Digest()
+				trainer.progress.Step++
+			}
+			trainer.progress.Step = 1 // there is nothing to train
+		}
+		var o outcome
+		if err := j.runRank(t.Context(), 0, nil, &o); err != nil {
+			t.Fatal(err)
+		}
+		return digests, n
+	}
+	want, n := alone(t, func([]float32) {})
+	if again, _ := alone(t, func([]float32) {}); again != want {
+		t.Error("the same parameters have other digests")
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, at := range []int{0, n - 1, random.IntN(n), random.IntN(n), random.IntN(n)} {
+		got, _ := alone(t, func(params []float32) {
+			params[at] = math.Float32frombits(math.Float32bits(params[at]) ^ 1)
+		})
+		if got == want {
+			t.Errorf("a bit of parameter %d of %d is in no digest", at, n)
+		}
+	}
+}
+
+// A checkpoint has the digest that was committed at its step, in memory of a device's own too.
+func TestSnapshotsHaveTheDigestOfTheirStep(t *testing.T) {
+	for _, host := range []bool{true, false} {
+		j := elasticJob(8)
+		j.config.Save, j.config.SaveEvery = true, 3
+		j.config.Optimizer.Rule, j.config.HostMemory = compute.Adam, host
+		if !host {
+			j.model.GradientTail = 0
+		}
+		e := newElastic(t, j, 2)
+		e.ring(breakage{}, 0, 1)
+		e.allDone(0, 1)
+		e.audit()
+		h := e.workers[0]
+		if len(h.saved) != 3 || len(h.commits) != 8 || h.commits[0].Digest == h.commits[1].Digest {
+			t.Fatalf("%d snapshots, commits %v", len(h.saved), h.commits)
+		}
+		for _, s := range h.saved {
+			if c := h.commits[s.Progress.Step-1]; c.Digest != s.Digest {
+				t.Errorf("the snapshot of step %d has digest %x; committed was %x",
+					s.Progress.Step, s.Digest, c.Digest)
+			}
+		}
+	}
+}
