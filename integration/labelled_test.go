@@ -43,9 +43,10 @@ func exampleTasks(t *testing.T) []exampleTask {
 	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1",
 		"--hidden-backward", "8"}
 	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
-		"--skip-connections", "--deep-transition", "1", "--teacher-forcing-choice", "sample")
+		"--skip-connections", "--deep-input", "1", "--deep-transition", "1", "--deep-output", "1", "--teacher-forcing-choice", "sample")
 	stops.network = append(stops.network, "--ends", "stop")
-	counts.network = append(counts.network, "--ends", "length")
+	counts.network = append(counts.network, "--ends", "length", "--deep-input", "1",
+		"--deep-output", "1")
 	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, stops,
 		counts)
 }

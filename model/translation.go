@@ -22,6 +22,7 @@ type translation struct {
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
 	ends             *ends      // nil: EndToken
+	dx               *buffer    // gradient of the output layer's input
 }
 
 // translationMemory is the working memory of translations besides their kernels' own. Translations
@@ -89,7 +90,7 @@ func (n *translation) make(memory *translationMemory) {
 	if n.encoder != nil {
 		n.encoder.make()
 	}
-	n.decoder.makeEmbedding()
+	n.decoder.makeInput()
 	c, kind := n.decoder.stackConfig, n.translator.config.Attention
 	size := len(memory.dstates) / c.Layers
 	var dfirst []compute.RecurrentState
@@ -113,11 +114,13 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	n.entry = newEntry(n)
 	n.entry.attended = kind != AttentionNone
+	gradient := 0
 	if kind == AttentionBahdanau {
 		n.newAdditive(&memory.steps, memory.additive, dfirst)
-		return
+		gradient = c.Layers + 1
+	} else {
+		n.decoder.makeLayers()
 	}
-	n.decoder.makeLayers()
 	for k, layer := range n.decoder.layers {
 		if !c.stateless {
 			layer.(*Layer).in, layer.(*Layer).dstate = n.first(k), dfirst[k]
@@ -125,7 +128,10 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	if kind.after() {
 		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
+		gradient = 1
 	}
+	n.dx = n.decoder.makeDeepOutput(c.deepOutput(n.decoder.T*n.decoder.B),
+		n.decoder.inputGradient(gradient, c.Hidden))
 }
 
 // first is the state from which the decoder's layer k starts.
@@ -159,21 +165,21 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
 		return nil, nil, err
 	}
-	dx := n.decoder.inputGradient(0, n.decoder.Hidden)
 	if n.additive != nil {
 		x, err = n.additive.apply(x, leaves)
-		dx = n.decoder.inputGradient(n.decoder.Layers+1, n.decoder.Hidden)
 	} else {
-		x, err = n.decoder.apply(x, leaves)
+		x, err = n.decoder.applyLayers(x, leaves)
 	}
 	if err == nil && n.attention != nil {
 		x, err = n.attention.apply(x, leaves)
-		dx = n.decoder.inputGradient(1, n.decoder.Hidden)
+	}
+	if err == nil {
+		x, err = n.decoder.deepOutput.apply(x, leaves)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	n.output, cost, err = leaves.crossEntropy(x, dx, n.translator.config.LabelSmoothing, &n.tape)
+	n.output, cost, err = leaves.crossEntropy(x, n.dx, n.translator.config.LabelSmoothing, &n.tape)
 	if n.ends != nil && err == nil {
 		n.addEnds()
 	}
@@ -249,14 +255,16 @@ func (n *translation) attends() (of *compute.Attention, keys *[]float32) {
 // input: [Td, B, H].
 func (n *translation) decode() []float32 {
 	n.entry.run(false)
+	var y []float32
 	if n.additive != nil {
-		return n.additive.run(n.entry.x.flat)
+		y = n.additive.run(n.entry.x.flat)
+	} else {
+		y = n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
 	}
-	y := n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
 	if n.attention != nil {
-		return n.attention.run(y)
+		y = n.attention.run(y)
 	}
-	return y
+	return n.decoder.deepOutput.run(y)
 }
 
 func (n *translation) close() {
@@ -271,14 +279,14 @@ func (n *translation) close() {
 }
 
 // entry is the operator between encoder and decoder: it makes the first decoder layer's input of
-// the target's embedding and, unless with ContextState, the context: the last encoder layer's final
+// the target's embedding, or the deep input's output, and, unless with ContextState, the context: the last encoder layer's final
 // hidden state, or the last projection of a vector.
 type entry struct {
 	*translation
 	context, dcontext []float32 // [B, H], and its gradient
 	lanes             []int32   // [Td, B]: each row's lane of the context
-	x                 *buffer   // [Td, B, E or E+H]
-	scratch           []float32 // [Td, B, E] or [Td, B, H]
+	x                 *buffer   // [Td, B, D]: D is E, with a deep input H; with a context H more
+	scratch           []float32 // [Td, B, D] without the context's columns, or these
 	dencoded          *buffer   // gradient of the encoder's output: [Ts, B, W]; or vectors.dw
 	attended          bool      // attention has computed dencoded
 }
@@ -287,8 +295,12 @@ func newEntry(n *translation) *entry {
 	decoder := n.decoder
 	c := decoder.stackConfig
 	e := &entry{translation: n, lanes: make([]int32, decoder.T*decoder.B),
-		x:       cut(decoder.memory.embedded, decoder.T, decoder.B, c.Embed+c.context),
-		scratch: decoder.inputGradient(c.Layers+1, max(c.Embed, c.context)).flat}
+		scratch: decoder.inputGradient(c.Layers+1, max(c.inputWidth(0), c.context)).flat}
+	if decoder.deep != nil && c.context == 0 {
+		e.x = decoder.deep.y
+	} else {
+		e.x = cut(decoder.memory.embedded, decoder.T, decoder.B, c.entryWidth())
+	}
 	if v := n.vectors; v != nil {
 		last := len(v.y) - 1
 		e.context, e.dcontext, e.dencoded = v.y[last], v.dy[last], v.dw
@@ -320,38 +332,50 @@ func (n *translation) finish() {
 	}
 }
 
+// embedded computes the target's embedding.
+func (e *entry) embedded(training bool) []float32 {
+	y := e.decoder.embedded(training)
+	e.ends.embed(y)
+	return y
+}
+
 // run computes x.
 func (e *entry) run(training bool) {
-	s, n := e.decoder, e.decoder.T*e.decoder.B
-	y := s.input(training).X
-	e.ends.embed(y)
+	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
+	y := s.deep.run(e.embedded(training))
 	if s.context == 0 {
-		return // the embedding is x
+		return // y is x
 	}
-	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, s.Embed), n, s.Embed, nil, false)
-	s.dev.CopyRows(e.part(e.x.flat, s.Embed), packed(e.context, s.context), n, s.context,
-		e.lanes, false)
+	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, wide), n, wide, nil, false)
+	s.dev.CopyRows(e.part(e.x.flat, wide), packed(e.context, s.context), n, s.context, e.lanes,
+		false)
 }
 
 // part is the columns of x, or of its gradient, from at on.
 func (e *entry) part(x []float32, at int) compute.Columns {
-	return compute.Columns{X: x, Stride: e.decoder.Embed + e.decoder.context, At: at}
+	return compute.Columns{X: x, Stride: e.decoder.entryWidth(), At: at}
 }
 
-// backward computes the gradients of the table and the encoder's output, and adds the final state's
-// to the one that the decoder's layers have computed.
+// backward computes the gradients of the table, the deep input and the encoder's output, and adds
+// the final state's to the one that the decoder's layers have computed.
 func (e *entry) backward(dx []float32) {
-	s, n := e.decoder, e.decoder.T*e.decoder.B
+	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
 	if s.context > 0 {
 		d := e.scratch[:n*s.context]
-		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
+		s.dev.CopyRows(packed(d, s.context), e.part(dx, wide), n, s.context, nil, false)
 		if s.stateless { // no layer has overwritten it
 			s.dev.Zero(e.dcontext)
 		}
 		s.dev.EmbedBackward(e.dcontext, d, e.lanes)
-		d = e.scratch[:n*s.Embed]
-		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)
+		d = e.scratch[:n*wide]
+		s.dev.CopyRows(packed(d, wide), e.part(dx, 0), n, wide, nil, false)
 		dx = d
+	}
+	if s.deep != nil { // others have used the embedding's memory since, which may be dx's
+		d := s.deep.kernel.Gradient()
+		s.dev.CopyRows(packed(d, wide), packed(dx, wide), n, wide, nil, false)
+		s.deep.backward(e.embedded(true), d)
+		dx = s.deep.dx.flat
 	}
 	e.ends.backward(dx)
 	if s.dropped != nil {

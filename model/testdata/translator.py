@@ -9,6 +9,7 @@ target's tokens, each predicted from those before it.
     cell, layers, S, T, B, source_vocab, V, E, H, bidirectional, context, attention, smoothing
     norm, skip: torch.nn.LayerNorm follows each layer, behind the sum with its input from the
         second layer on
+    deep: with deep.py's deep input, behind both embeddings, and deep output
     source [S][B], lengths [B], inputs [T*B], targets [T*B] with -1 after a target
     log_probabilities [T*B*V], loss (summed over the targets), weights, and gradients of the loss
     plain: the loss without label smoothing; feedback: both, unless it is given
@@ -21,11 +22,13 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import deep
+
 S, T, B, SOURCE, V, E, H = 5, 4, 4, 7, 6, 4, 5
 LENGTHS, TARGET_LENGTHS = [5, 2, 1, 4], [3, 4, 1, 2]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm, skip and
-# feedback
+# name: cell, layers, bidirectional, context, attention, and any of label smoothing, norm, skip,
+# feedback and deep
 CASES = {
     "gru-concat": ("gru", 2, True, "concat", "none"),
     "gru-state": ("gru", 2, True, "state", "none"),
@@ -50,6 +53,11 @@ CASES = {
     "gru-skip": ("gru", 3, False, "state", "none", "skip"),
     "gru-bahdanau-norm": ("gru", 3, True, "concat", "bahdanau", "norm", "skip"),
     "lstm-bahdanau-skip": ("lstm", 2, False, "state", "bahdanau", "skip"),
+    "lstm-deep": ("lstm", 1, False, "state", "none", "deep"),
+    "gru-deep-concat": ("gru", 2, True, "concat", "none", "deep", "skip"),
+    "gru-deep-luong": ("gru", 2, True, "concat", "luong", "deep"),
+    "gru-deep-bahdanau": ("gru", 2, True, "concat", "bahdanau", "deep", "norm"),
+    "rnn-deep-bahdanau": ("rnn", 1, True, "state", "bahdanau", "deep"),
 }
 
 
@@ -57,12 +65,17 @@ class Part(nn.Module):
     def __init__(self, cell, vocab, width, layers, kinds, bidirectional=False):
         super().__init__()
         self.embedding = nn.Embedding(vocab, E)
+        if "deep" in kinds:
+            self.deep_input = deep.tanh_layers(deep.INPUT, E, H)
         self.kinds = {"norm", "skip"} & set(kinds)
         self.rnn = CELLS[cell](width, H, layers, bidirectional=bidirectional)
         sizes = [H * (1 + bidirectional)] * layers * ("norm" in kinds)
         self.norm = nn.ModuleList(map(nn.LayerNorm, sizes))
         for p in self.norm.parameters():
             nn.init.normal_(p)
+
+    def embed(self, tokens):
+        return deep.through(getattr(self, "deep_input", []), self.embedding(tokens))
 
     def run(self, x, state=None):
         """The outputs, and the final states of all layers."""
@@ -100,8 +113,9 @@ class Translator(nn.Module):
         super().__init__()
         self.context, self.kind, self.sides = context, attention, 1 + bidirectional
         self.feedback = ([k for k in ("output", "hidden") if k in kinds] + ["both"])[0]
-        self.encoder = Part(cell, SOURCE, E, layers, kinds, bidirectional)
-        wide = E + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
+        embedded = H if "deep" in kinds else E
+        self.encoder = Part(cell, SOURCE, embedded, layers, kinds, bidirectional)
+        wide = embedded + H * (context == "concat") + H * self.sides * (attention == "bahdanau")
         self.decoder = Part(cell, V, wide, layers, kinds)
         if attention in ("luong", "scaled"):
             self.attention = nn.Module()
@@ -112,6 +126,8 @@ class Translator(nn.Module):
             self.attention.query = nn.Linear(H, H, bias=False)
             self.attention.keys = nn.Linear(H * self.sides, H, bias=False)
             self.attention.score = nn.Linear(H, 1, bias=False)
+        if "deep" in kinds:
+            self.deep_output = deep.tanh_layers(deep.OUTPUT, H, H)
         self.output = nn.Linear(H, V)
 
     def start(self, h):
@@ -140,7 +156,7 @@ class Translator(nn.Module):
         return torch.cat(outputs)
 
     def forward(self, source, inputs):
-        x = pack_padded_sequence(self.encoder.embedding(source), LENGTHS, enforce_sorted=False)
+        x = pack_padded_sequence(self.encoder.embed(source), LENGTHS, enforce_sorted=False)
         encoded, state = self.encoder.run(x)
         encoded, _ = pad_packed_sequence(encoded, total_length=S)
         if isinstance(state, tuple):
@@ -151,18 +167,18 @@ class Translator(nn.Module):
             last = state[-1]
         if self.feedback == "hidden":
             inputs = inputs[:1].expand(T, B)
-        x = self.decoder.embedding(inputs)
+        x = self.decoder.embed(inputs)
         if self.context == "concat":
             x = torch.cat([x, last.expand(T, B, H)], 2)
         if self.kind == "bahdanau":
-            return self.output(self.bahdanau(encoded, x, state))
-        if self.feedback == "output":
+            y = self.bahdanau(encoded, x, state)
+        elif self.feedback == "output":
             y = torch.cat([self.decoder.run(step[None])[0] for step in x])
         else:
             y, _ = self.decoder.run(x, state)
         if self.kind in ("luong", "scaled"):
             y = self.luong(encoded, y)
-        return self.output(y)
+        return self.output(deep.through(getattr(self, "deep_output", []), y))
 
 
 def rounded(t):
@@ -195,7 +211,7 @@ def trace(number, case):
     loss.backward()
     more = {"smoothing": smoothing, "plain": float(f"{plain.item():.12g}")} if rest else {}
     more |= {"feedback": model.feedback} if model.feedback != "both" else {}
-    more |= {kind: True for kind in model.decoder.kinds}
+    more |= {kind: True for kind in ("skip", "norm", "deep") if kind in kinds}
     return {
         "torch": torch.__version__, "cell": cell, "layers": layers, "S": S, "T": T, "B": B,
         "source_vocab": SOURCE, "V": V, "E": E, "H": H, "bidirectional": bidirectional,
