@@ -82,10 +82,12 @@ type Summary struct {
 	Layers int64  `json:"layers"`
 	Hidden int64  `json:"hidden"`
 	Embed  int64  `json:"embed"` // 0: one-hot input
-	// Bidirectional: each layer has Hidden units in each direction.
-	Bidirectional bool    `json:"bidirectional,omitempty"`
-	Dropout       float64 `json:"dropout"`
-	Parameters    int     `json:"parameters"`
+	// Bidirectional: each layer has Hidden units forward, and HiddenBackward, or with 0 as many,
+	// backward.
+	Bidirectional  bool    `json:"bidirectional,omitempty"`
+	HiddenBackward int64   `json:"hidden_backward,omitempty"`
+	Dropout        float64 `json:"dropout"`
+	Parameters     int     `json:"parameters"`
 	// Sums describes what is summed up, if nothing is trained by gradients. Cell, Layers, Embed,
 	// Dropout, Optimizer and Rate do not count then.
 	Sums string `json:"sums,omitempty"`
@@ -208,7 +210,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
 		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
-		Embed: spec.Embed, Bidirectional: spec.Bidirectional, Dropout: spec.Dropout,
+		Embed: spec.Embed, Bidirectional: spec.Bidirectional,
+		HiddenBackward: spec.HiddenBackward, Dropout: spec.Dropout,
 		Parameters: model.Count(network.Tensors),
 		Corpus:     spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
 		Outputs:          len(c.Outputs),
