@@ -287,6 +287,19 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 	return nil
 }
 
+// OtherRates says that a job goes on from a checkpoint of a job of another length, if the learning
+// rates depend on that: then the steps are not those of one run. "": they are.
+func OtherRates(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) string {
+	kind, steps := train.ScheduleKind(spec.LrSchedule), Steps(spec, d)
+	before, known := c.Metrics[metricTotalSteps]
+	if kind != train.Cosine && kind != train.Linear || !known || before == float64(steps) {
+		return ""
+	}
+	return fmt.Sprintf("--lr-schedule %s falls over all steps of the job, which were %.0f at the "+
+		"checkpoint of step %d and are %d now: one run of %d steps would have had other rates "+
+		"before it", kind, before, c.Step, steps, steps)
+}
+
 // commands fills in the command lines, without the run's --inject, logs and traces. early says that
 // --early-stop has ended the job.
 func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early bool) {
