@@ -44,7 +44,8 @@ func exampleTasks(t *testing.T) []exampleTask {
 		"--hidden-backward", "8"}
 	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
 		"--skip-connections", "--deep-transition", "1", "--teacher-forcing-choice", "sample")
-	deeper.network = []string{"--attention", "none", "--deep-input", "1", "--deep-output", "2"}
+	deeper.network = []string{"--attention", "none", "--deep-input", "1", "--deep-output", "2",
+		"--hidden-backward", "8"}
 	stops.network = append(stops.network, "--ends", "stop")
 	counts.network = append(counts.network, "--ends", "length", "--deep-input", "1",
 		"--deep-output", "1")

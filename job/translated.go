@@ -85,6 +85,7 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	}
 	t = translatorOf(c, data)
 	t.SourceVocab, t.Bidirectional = data.Tokens, spec.Bidirectional
+	t.HiddenBackward = int(spec.HiddenBackward)
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)
 	}

@@ -32,7 +32,7 @@ func TestTranslatorOnGPU(t *testing.T) {
 			c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1
 		case model.AttentionBahdanau:
 			c.Feedback, c.LayerNorm, c.Skip = model.FeedbackHidden, true, true
-			c.DeepInput, c.DeepOutput = 1, 1
+			c.DeepInput, c.DeepOutput, c.HiddenBackward = 1, 1, 8
 		}
 		cases[name] = c
 	}

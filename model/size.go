@@ -145,5 +145,8 @@ func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) (s
 	if c.Vectors > 0 {
 		return size.And(on.GemmSize(B, H, c.Vectors)).And(on.GemmSize(H, c.Vectors, B))
 	}
+	if N := c.HiddenBackward; c.bridged() {
+		size = size.And(on.GemmSize(B, H, N)).And(on.GemmSize(H, N, B)).And(on.GemmSize(B, N, H))
+	}
 	return size.And(c.encoder().kernelSize(on, source, B))
 }

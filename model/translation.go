@@ -18,6 +18,7 @@ type translation struct {
 	translator       *Translator
 	encoder, decoder *stack
 	vectors          *vectors // in place of the encoder; nil: there is one
+	joints           []joint  // of a bidirectional encoder
 	entry            *entry
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
@@ -33,6 +34,7 @@ type translationMemory struct {
 	steps            stackMemory // of an additive's layers
 	additive         []float32
 	vectors          []float32
+	bridge           []float32
 	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
 }
 
@@ -48,6 +50,9 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 		m.vectors = alloc(c.vectorsSize(B))
 	} else {
 		m.encoder.allocate(c.encoder(), alloc, source, B)
+	}
+	if n := c.bridgeSize(B); n > 0 {
+		m.bridge = alloc(n)
 	}
 	d := c.decoder()
 	switch {
@@ -70,7 +75,8 @@ func (m *translationMemory) close() {
 	m.decoder.dev.Free(m.dstates)
 	m.decoder.dev.Free(m.additive)
 	m.decoder.dev.Free(m.vectors)
-	m.dstates, m.additive, m.vectors = nil, nil, nil
+	m.decoder.dev.Free(m.bridge)
+	m.dstates, m.additive, m.vectors, m.bridge = nil, nil, nil, nil
 }
 
 // newTranslation makes the parts but for their kernels.
@@ -105,6 +111,8 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	if n.encoder == nil {
 		n.vectors = newVectors(n.translator, n.decoder.B, memory.vectors, dfirst, &n.tape)
+	} else {
+		n.makeJoints(memory.bridge)
 	}
 	if way := n.translator.config.Ends; way != EndToken {
 		n.ends = &ends{translation: n}
@@ -231,7 +239,7 @@ func (n *translation) encode() {
 	if n.encoder != nil {
 		n.encoder.runLayers(n.encoder.input(false))
 	}
-	n.finish()
+	n.makeFirst()
 	if n.attention != nil {
 		n.attention.project()
 	} else if n.additive != nil {
@@ -315,20 +323,14 @@ func newEntry(n *translation) *entry {
 	return e
 }
 
-// finish makes the states from which the decoder starts: it adds the final states of the encoder's
-// second direction to those of the first, or projects vectors.
-func (n *translation) finish() {
+// makeFirst makes the states from which the decoder starts: it joins the final states of the
+// encoder's directions, or projects vectors.
+func (n *translation) makeFirst() {
 	if n.vectors != nil {
 		n.vectors.run()
-		return
 	}
-	for k := range n.encoder.layers {
-		if sides := n.encoder.sides(k); len(sides) == 2 {
-			n.encoder.dev.Add(sides[0].out.H, sides[1].out.H)
-			if c := sides[0].out.C; c != nil {
-				n.encoder.dev.Add(c, sides[1].out.C)
-			}
-		}
+	for _, j := range n.joints {
+		j.run()
 	}
 }
 
@@ -382,6 +384,7 @@ func (e *entry) backward(dx []float32) {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}
 	s.embedding.backward(dx, s.ids)
+	e.joinBackward()
 	if e.vectors != nil {
 		e.vectors.backward()
 	} else if !e.attended {
@@ -396,7 +399,7 @@ func (e *entry) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights
 	forward := &operator{name: "decoder.input", shape: e.x.value.Shape().Clone(),
 		wrt: []bool{true, false, true},
 		run: func([]gorgonia.Value) (gorgonia.Value, error) {
-			e.finish()
+			e.makeFirst()
 			e.run(true)
 			return e.x.value, nil
 		}}

@@ -82,7 +82,7 @@ type TranslatorConfig struct {
 	SourceVocab  int // tokens; ignored with Vectors
 	TargetVocab  int // V, tokens
 	Embed        int // E, of source and target; at least 1
-	Hidden       int // H, of each direction and of the decoder
+	Hidden       int // H, of the decoder and of each direction of the encoder
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
 	Attention    AttentionKind
@@ -108,8 +108,10 @@ type TranslatorConfig struct {
 	LabelSmoothing float64 // of tokens
 
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
-	// from the sum of both directions' final states.
-	Bidirectional bool
+	// from the sum of both directions' final states. With HiddenBackward the second direction has
+	// this width, and a linear layer brings its states to the first one's.
+	Bidirectional  bool
+	HiddenBackward int
 
 	Init         Init
 	ForgetBias   float64
@@ -171,7 +173,7 @@ func (c TranslatorConfig) shape() string {
 // encoder is the source's embedding and layers.
 func (c TranslatorConfig) encoder() stackConfig {
 	s := stackConfig{Config: c.network(), prefix: "encoder.", bidirectional: c.Bidirectional}
-	s.Vocab = c.SourceVocab
+	s.Vocab, s.HiddenBackward = c.SourceVocab, c.HiddenBackward
 	return s
 }
 
@@ -208,6 +210,7 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	decoder.deep_input.{i}.weight [H, H] as in a Model; then .bias
 //	decoder.embedding.weight   [V, E]
 //	remaining.weight           [Lengths, E] with EndLength
+//	bridge.weight              [L*States*H, N] with an encoder of directions of two widths
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
 //	vector.weight              [L*H, F]  with Vectors, in place of the encoder; with
@@ -232,6 +235,9 @@ func (c TranslatorConfig) Layout() []View {
 	if c.Vectors > 0 {
 		l.add(roleProjection, vectorWeight, c.projections()*c.Hidden, c.Vectors)
 	} else {
+		if c.bridged() {
+			l.add(roleProjection, bridgeWeight, c.network().StateSize(), c.HiddenBackward)
+		}
 		c.encoder().layout(&l)
 	}
 	return l.views
@@ -255,6 +261,9 @@ func (c TranslatorConfig) Finishes() []int {
 	}
 	if c.Vectors > 0 {
 		return slices.Concat(ends, decoder, []int{find(views, vectorWeight).end()})
+	}
+	if c.bridged() {
+		decoder = append(decoder, find(views, bridgeWeight).end())
 	}
 	return slices.Concat(ends, decoder, c.encoder().finishes(views))
 }

@@ -24,6 +24,7 @@ type translatorTrace struct {
 	Attention        string
 	Feedback         string
 	Norm, Skip, Deep bool
+	HiddenBackward   int         `json:"hidden_backward"`
 	Vectors          [][]float32 // of sources that are vectors
 	Ends             string
 	Smoothing        float64
@@ -68,7 +69,7 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: Context(context),
 		Ends: ends, End: 1, Lengths: w.T, Vectors: columns, Attention: attention,
 		Feedback: feedback, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm, Skip: w.Skip,
-		DeepInput: input, DeepOutput: output}
+		DeepInput: input, DeepOutput: output, HiddenBackward: w.HiddenBackward}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
@@ -106,7 +107,7 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 		}
 		checkSteps(t, tr, want)
 	}
-	forTraces(t, "testdata/translator-*.json", 28, check)
+	forTraces(t, "testdata/translator-*.json", 31, check)
 	forTraces(t, "testdata/describer-*.json", 9, check)
 }
 
@@ -218,7 +219,9 @@ func translators() map[string]TranslatorConfig {
 				all[name+"/norm"] = c
 				c.LayerNorm, c.Skip = false, false
 				c.DeepInput, c.DeepTransition, c.DeepOutput, c.Embed = 2, 2, 1, 13
+				c.HiddenBackward = 7 * context
 				all[name+"/deep"] = c
+				c.HiddenBackward = 0
 				c.DeepInput, c.DeepTransition, c.DeepOutput, c.Embed = 0, 0, 0, 6
 			}
 		}

@@ -96,10 +96,8 @@ func tasksOf(field protoreflect.Name) []string {
 	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
-	case "bidirectional":
+	case "bidirectional", "hidden_backward":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
-	case "hidden_backward":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
