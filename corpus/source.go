@@ -1,6 +1,7 @@
 package corpus
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed" // Opticks
@@ -10,7 +11,9 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +37,31 @@ type PassingError struct{ Err error }
 
 func (e *PassingError) Error() string { return e.Err.Error() }
 func (e *PassingError) Unwrap() error { return e.Err }
+
+// Extension returns the end of the name of a file or an object, such as ".csv", in small letters.
+func Extension(source string) string {
+	if where, err := url.Parse(source); err == nil && strings.Contains(source, "://") {
+		source = where.Path
+	}
+	return strings.ToLower(path.Ext(source))
+}
+
+// A FormatError says that the name of a file or an object has another end than those that are read.
+type FormatError struct {
+	Source string
+	Reads  []string // Extensions; .zip is read too, with one file of these
+	By     string   // what reads them, such as "--task tag"
+}
+
+func (e *FormatError) Error() string {
+	remedy := "give such a file, and name it by its format"
+	if Extension(e.Source) == ".parquet" && slices.Contains(e.Reads, ".csv") {
+		remedy = "convert it, for example by python3 -c \"import pandas; " +
+			"pandas.read_parquet('in.parquet').to_csv('out.csv', index=False)\""
+	}
+	return fmt.Sprintf("%s reads %s, or a .zip with one such file, and %s is none of these: %s",
+		cmp.Or(e.By, "the task"), strings.Join(e.Reads, ", "), e.Source, remedy)
+}
 
 // source is a text that can be read repeatedly from its start.
 type source interface {

@@ -124,8 +124,8 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 			whole = completeRunes(block)
 		}
 		if bad := invalidUTF8(block[:whole]); bad >= 0 {
-			return fmt.Errorf("invalid UTF-8 at byte %d (0x%02x): convert the text to UTF-8, "+
-				"for example with iconv", offset+int64(bad), block[bad])
+			return fmt.Errorf("invalid UTF-8 at byte %d (0x%02x): give a text, and convert it "+
+				"to UTF-8, for example with iconv", offset+int64(bad), block[bad])
 		}
 		text := block[:whole]
 		if offset == 0 {

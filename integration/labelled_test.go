@@ -39,15 +39,18 @@ func labelledTasks(t *testing.T) []exampleTask {
 func exampleTasks(t *testing.T) []exampleTask {
 	t.Helper()
 	deep, asks := labelledTasks(t)[0], translation(t)
-	stops, counts := describing(t), describing(t)
+	deeper, stops, counts := translation(t), describing(t), describing(t)
 	deep.network = []string{"--deep-input", "1", "--deep-transition", "1", "--deep-output", "1",
 		"--hidden-backward", "8"}
 	asks.network = append(asks.network, "--attention", "bahdanau", "--layer-norm",
 		"--skip-connections", "--deep-transition", "1", "--teacher-forcing-choice", "sample")
+	deeper.network = []string{"--attention", "none", "--deep-input", "1", "--deep-output", "2",
+		"--hidden-backward", "8"}
 	stops.network = append(stops.network, "--ends", "stop")
-	counts.network = append(counts.network, "--ends", "length")
-	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, stops,
-		counts)
+	counts.network = append(counts.network, "--ends", "length", "--deep-input", "1",
+		"--deep-output", "1")
+	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, deeper,
+		stops, counts)
 }
 
 // filler are words without a label of their own.

@@ -3,6 +3,7 @@ package job
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -54,6 +55,9 @@ func openVectors(ctx context.Context, source string, columns int) (v *series.Ser
 		})
 	} else {
 		v, err = series.Open(ctx, source, bucket.Open)
+	}
+	if wrong, ok := errors.AsType[*corpus.FormatError](err); ok {
+		wrong.By, wrong.Reads = "it", append(wrong.Reads, ".safetensors")
 	}
 	if err == nil && columns > 0 && len(v.Columns) != columns {
 		err = fmt.Errorf("%s has %d columns, and the network reads %d: give other vectors", source,

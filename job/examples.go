@@ -67,6 +67,9 @@ func OpenExamples(
 		c.MaxExamples = spec.MaxExamples
 	}
 	set, err = examples.Open(ctx, c)
+	if wrong, ok := errors.AsType[*corpus.FormatError](err); ok {
+		wrong.By = "--task " + spec.Task
+	}
 	if err != nil && ctx.Err() == nil && !transient(err) {
 		return nil, app.Usage(err)
 	}

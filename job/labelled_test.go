@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"rondo/checkpoint/bucket"
 	"rondo/corpus"
 	"rondo/internal/app"
+	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
@@ -252,5 +254,27 @@ func TestOpenExamplesOfATrainedNetwork(t *testing.T) {
 	defer set.Close()
 	if set.Len() != 8 || set.Labels()[0] != "odd" {
 		t.Errorf("%d examples, labels %q", set.Len(), set.Labels())
+	}
+}
+
+// Data whose name has another end are refused with the task and the ends that it reads.
+func TestDataOfAnotherFormat(t *testing.T) {
+	const file = "/nowhere/x.parquet"
+	for name, ends := range map[string]string{task.Classify: ".jsonl, .tsv", task.Tag: ".conll",
+		task.Translate: ".tsv, .txt", task.Regress: ".csv, .npy", task.Reservoir: ".csv, .npy",
+		task.Describe: ".csv, .npy, .safetensors"} {
+		spec := jobspec.Default()
+		spec.Task, spec.Corpus, spec.Vectors, spec.Tokenizer = name, file, file, "word"
+		by := "--task " + name
+		if name == task.Describe {
+			by = "--vectors: it"
+		}
+		want := fmt.Sprintf("%s reads %s, or a .zip with one such file, and %s is none of these: ",
+			by, ends, file)
+		if strings.Contains(ends, ".csv") {
+			want += "convert it, for example by python3 -c \"import pandas; pandas.read_parquet("
+		}
+		_, err := tasks()[name].open(t.Context(), spec)
+		refused(t, err, want)
 	}
 }

@@ -42,9 +42,15 @@ func (r rowNumbers) ReadTokens(dst []int32, off int64) error {
 	return nil
 }
 
-// OpenSeries opens a file of a time series. columns are those of an earlier run; nil: any.
-func OpenSeries(ctx context.Context, source string, columns []string) (*series.Series, error) {
+// OpenSeries opens a file of a time series for a job's task. columns are those of an earlier run;
+// nil: any.
+func OpenSeries(
+	ctx context.Context, spec *rondov1.JobSpec, source string, columns []string,
+) (*series.Series, error) {
 	s, err := series.Open(ctx, source, bucket.Open)
+	if wrong, ok := errors.AsType[*corpus.FormatError](err); ok {
+		wrong.By = "--task " + spec.Task
+	}
 	if err != nil {
 		if ctx.Err() == nil && !transient(err) {
 			err = app.Usage(err)
@@ -60,7 +66,7 @@ func OpenSeries(ctx context.Context, source string, columns []string) (*series.S
 
 // openSeries opens the job's series.
 func openSeries(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	whole, err := OpenSeries(ctx, spec.Corpus, nil)
+	whole, err := OpenSeries(ctx, spec, spec.Corpus, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +77,7 @@ func openSeries(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	d.identity = whole.Fingerprint()
 	var others corpus.Tokens
 	if spec.EvalCorpus != "" {
-		held, err := OpenSeries(ctx, spec.EvalCorpus, whole.Columns)
+		held, err := OpenSeries(ctx, spec, spec.EvalCorpus, whole.Columns)
 		if err != nil {
 			return nil, fmt.Errorf("--eval-corpus: %w", err)
 		}
@@ -186,7 +192,7 @@ type Forecaster struct {
 // Forecaster opens a series for a network of the task regress.
 func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, error) {
 	columns := t.Vocabulary.Tokens()[1:]
-	s, err := OpenSeries(ctx, source, columns)
+	s, err := OpenSeries(ctx, t.Spec, source, columns)
 	if err != nil {
 		return nil, err
 	}

@@ -82,10 +82,12 @@ type Summary struct {
 	Layers int64  `json:"layers"`
 	Hidden int64  `json:"hidden"`
 	Embed  int64  `json:"embed"` // 0: one-hot input
-	// Bidirectional: each layer has Hidden units in each direction.
-	Bidirectional bool    `json:"bidirectional,omitempty"`
-	Dropout       float64 `json:"dropout"`
-	Parameters    int     `json:"parameters"`
+	// Bidirectional: each layer has Hidden units forward, and HiddenBackward, or with 0 as many,
+	// backward.
+	Bidirectional  bool    `json:"bidirectional,omitempty"`
+	HiddenBackward int64   `json:"hidden_backward,omitempty"`
+	Dropout        float64 `json:"dropout"`
+	Parameters     int     `json:"parameters"`
 	// Sums describes what is summed up, if nothing is trained by gradients. Cell, Layers, Embed,
 	// Dropout, Optimizer and Rate do not count then.
 	Sums string `json:"sums,omitempty"`
@@ -208,7 +210,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	s := &Summary{Checkpoint: c.Path, Job: c.Job, Created: c.Created,
 		Task: spec.Task, Cell: spec.Cell, Layers: spec.Layers, Hidden: spec.Hidden,
-		Embed: spec.Embed, Bidirectional: spec.Bidirectional, Dropout: spec.Dropout,
+		Embed: spec.Embed, Bidirectional: spec.Bidirectional,
+		HiddenBackward: spec.HiddenBackward, Dropout: spec.Dropout,
 		Parameters: model.Count(network.Tensors),
 		Corpus:     spec.Corpus, Tokenizer: spec.Tokenizer, Vocabulary: len(c.Vocabulary),
 		Outputs:          len(c.Outputs),
@@ -282,6 +285,19 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 			"--early-stop 0 or more than %d to go on", c.Path, spec.EarlyStop, on.Waiting)
 	}
 	return nil
+}
+
+// OtherRates says that a job goes on from a checkpoint of a job of another length, if the learning
+// rates depend on that: then the steps are not those of one run. "": they are.
+func OtherRates(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) string {
+	kind, steps := train.ScheduleKind(spec.LrSchedule), Steps(spec, d)
+	before, known := c.Metrics[metricTotalSteps]
+	if kind != train.Cosine && kind != train.Linear || !known || before == float64(steps) {
+		return ""
+	}
+	return fmt.Sprintf("--lr-schedule %s falls over all steps of the job, which were %.0f at the "+
+		"checkpoint of step %d and are %d now: one run of %d steps would have had other rates "+
+		"before it", kind, before, c.Step, steps, steps)
 }
 
 // commands fills in the command lines, without the run's --inject, logs and traces. early says that

@@ -212,3 +212,34 @@ func TestShowNamesTheBestOfTheFolder(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// threeSegments is Data of three segments an epoch.
+type threeSegments struct{ Data }
+
+func (threeSegments) SegmentsPerEpoch() int64 { return 3 }
+
+// TestOtherRates: a resume of another length is told where the learning rates depend on that.
+func TestOtherRates(t *testing.T) {
+	for _, c := range []struct {
+		schedule string
+		steps    int64
+		metrics  checkpoint.Metrics
+		told     bool
+	}{
+		{"cosine", 60, checkpoint.Metrics{"total_steps": 30}, true},
+		{"linear", 60, checkpoint.Metrics{"total_steps": 30}, true},
+		{"cosine", 30, checkpoint.Metrics{"total_steps": 30}, false},
+		{"cosine", 60, nil, false}, // of an older version
+		{"constant", 60, checkpoint.Metrics{"total_steps": 30}, false},
+		{"plateau", 60, checkpoint.Metrics{"total_steps": 30}, false},
+		{"step", 60, checkpoint.Metrics{"total_steps": 30}, false},
+	} {
+		spec := songSpec()
+		spec.LrSchedule, spec.Steps = c.schedule, c.steps
+		text := OtherRates(spec, threeSegments{}, manifest(t, spec, "{}", c.metrics))
+		if told := strings.Contains(text, "which were 30 at the checkpoint of step 30 and are 60 "+
+			"now"); told != c.told || !c.told && text != "" {
+			t.Errorf("%s, %d steps: %q", c.schedule, c.steps, text)
+		}
+	}
+}

@@ -85,6 +85,7 @@ func translatorConfig(spec *rondov1.JobSpec, data Extent) (t model.TranslatorCon
 	}
 	t = translatorOf(c, data)
 	t.SourceVocab, t.Bidirectional = data.Tokens, spec.Bidirectional
+	t.HiddenBackward = int(spec.HiddenBackward)
 	if t.Context, err = model.ParseContext(spec.DecoderContext); err != nil {
 		return t, app.Usage(err)
 	}
@@ -102,8 +103,8 @@ func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 	return model.TranslatorConfig{Cell: c.Cell, TargetVocab: data.Outputs, Embed: c.Embed,
 		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
-		DeepTransition: c.DeepTransition, LabelSmoothing: c.LabelSmoothing, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed}
+		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
 }
 
 // searcher makes a searcher for as many sources together as it says.

@@ -29,9 +29,10 @@ func TestTranslatorOnGPU(t *testing.T) {
 		case model.AttentionScaled:
 			c.Feedback = model.FeedbackOutput
 		case model.AttentionLuong:
-			c.DeepTransition = 1
+			c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1
 		case model.AttentionBahdanau:
 			c.Feedback, c.LayerNorm, c.Skip = model.FeedbackHidden, true, true
+			c.DeepInput, c.DeepOutput, c.HiddenBackward = 1, 1, 8
 		}
 		cases[name] = c
 	}

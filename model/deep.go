@@ -92,6 +92,9 @@ func (d *perceptron) backward(x, dy []float32) {
 
 // apply adds the operator to the graph of x.
 func (d *perceptron) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, error) {
+	if d == nil {
+		return x, nil
+	}
 	in, gradients := gorgonia.Nodes{x}, []*buffer{d.dx}
 	for i, dw := range d.dw {
 		weight := weights.tensor(fmt.Sprintf("%s.%d.weight", d.name, i))
@@ -99,6 +102,17 @@ func (d *perceptron) apply(x *gorgonia.Node, weights *leaves) (*gorgonia.Node, e
 		gradients = append(gradients, cut(dw.W, weight.Shape()...), cut(dw.B, len(dw.B)))
 	}
 	return applyTogether(d.name, in, d.y, gradients, func(x []float32) { d.run(x) }, d.backward)
+}
+
+// makeDeepOutput makes a deep output of this shape, whose input has the gradient dx, and returns
+// memory for its own gradient. Without layers there is none, and the gradient is dx.
+func (s *stack) makeDeepOutput(shape compute.PerceptronShape, dx *buffer) *buffer {
+	if shape.Layers == 0 {
+		return dx
+	}
+	rows := dx.value.Shape()
+	s.deepOutput = s.newPerceptron(deepOutput, shape, dx)
+	return cut(s.deepOutput.kernel.Gradient(), rows[0], rows[1], shape.H)
 }
 
 func (d *perceptron) close() {

@@ -99,7 +99,6 @@ type graph struct {
 	model      *Model
 	weights    weights
 	projection *projection
-	deepOutput *perceptron // nil: there is none
 }
 
 // newGraph builds the graph. memory must suffice for T steps of B lanes, and grads is laid out as
@@ -133,13 +132,9 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	if x, err = g.apply(x, leaves); err != nil {
 		return nil, nil, err
 	}
-	dx := g.inputGradient(0, c.Hidden)
-	if c.DeepOutput > 0 {
-		g.deepOutput = g.newPerceptron(deepOutput, c.deepOutput(g.T*g.B), dx)
-		if x, err = g.deepOutput.apply(x, leaves); err != nil {
-			return nil, nil, err
-		}
-		dx = cut(g.deepOutput.kernel.Gradient(), g.T, g.B, c.Hidden)
+	dx := g.makeDeepOutput(c.deepOutput(g.T*g.B), g.inputGradient(0, c.Hidden))
+	if x, err = g.deepOutput.apply(x, leaves); err != nil {
+		return nil, nil, err
 	}
 	if c.projects() {
 		v := find(m.views, projectionWeight)
@@ -248,7 +243,6 @@ func unwrapVM(err error) error {
 
 func (g *graph) close() {
 	g.tape.close()
-	g.deepOutput.close()
 	g.stack.close()
 }
 

@@ -6,9 +6,8 @@ import "gorgonia.org/gorgonia"
 type labelGraph struct {
 	tape
 	*stack
-	labeller   *Labeller
-	pool       *pooling    // nil: PoolNone
-	deepOutput *perceptron // nil: there is none
+	labeller *Labeller
+	pool     *pooling // nil: PoolNone
 }
 
 // labelMemory is the working memory of a labeller's graphs besides their kernels' own. Graphs that
@@ -80,12 +79,9 @@ func (g *labelGraph) build(nodes *gorgonia.ExprGraph, memory *labelMemory) (cost
 		}
 		dx = cut(memory.dpooled, rows, g.B, W)
 	}
-	if c.DeepOutput > 0 {
-		g.deepOutput = g.newPerceptron(deepOutput, c.deepOutput(c.outputRows(g.T, g.B)), dx)
-		if x, err = g.deepOutput.apply(x, leaves); err != nil {
-			return nil, nil, err
-		}
-		dx = cut(g.deepOutput.kernel.Gradient(), dx.value.Shape()[0], g.B, c.Hidden)
+	dx = g.makeDeepOutput(c.deepOutput(c.outputRows(g.T, g.B)), dx)
+	if x, err = g.deepOutput.apply(x, leaves); err != nil {
+		return nil, nil, err
 	}
 	g.output, cost, err = leaves.crossEntropy(x, dx, c.LabelSmoothing, &g.tape)
 	return cost, leaves.all, err
@@ -122,6 +118,5 @@ func (g *labelGraph) forward() []float32 {
 
 func (g *labelGraph) close() {
 	g.tape.close()
-	g.deepOutput.close()
 	g.stack.close()
 }

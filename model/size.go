@@ -140,9 +140,13 @@ func (c TranslatorConfig) kernelSize(on compute.Sizer, source, target, B int) (s
 	if c.Attention == AttentionBahdanau {
 		target = 1
 	}
-	size = size.And(c.decoder().kernelSize(on, target, B))
+	size = size.And(c.decoder().layersSize(on, target, B)).
+		And(c.network().deepSize(on, rows, false))
 	if c.Vectors > 0 {
 		return size.And(on.GemmSize(B, H, c.Vectors)).And(on.GemmSize(H, c.Vectors, B))
+	}
+	if N := c.HiddenBackward; c.bridged() {
+		size = size.And(on.GemmSize(B, H, N)).And(on.GemmSize(H, N, B)).And(on.GemmSize(B, N, H))
 	}
 	return size.And(c.encoder().kernelSize(on, source, B))
 }

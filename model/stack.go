@@ -50,6 +50,9 @@ func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
 	return s
 }
 
+// entryWidth is the width of the first layer's input without the columns of attention.
+func (c stackConfig) entryWidth() int { return c.inputWidth(0) + c.context }
+
 // directionShape is the shape of a direction of a layer.
 func (c stackConfig) directionShape(d direction, T, B int) compute.RecurrentShape {
 	s := c.layerShape(d.layer, T, B)
@@ -117,13 +120,19 @@ func (c stackConfig) finishes(views []View) []int {
 }
 
 // kernelSize is of the workspaces for T steps of B lanes.
-func (c stackConfig) kernelSize(on compute.Sizer, T, B int) (size compute.Size) {
+func (c stackConfig) kernelSize(on compute.Sizer, T, B int) compute.Size {
+	size := c.layersSize(on, T, B)
+	if c.DeepInput > 0 {
+		size = size.And(compute.PerceptronSize(on, c.deepInput(T*B)))
+	}
+	return size
+}
+
+// layersSize is of those of the recurrent layers.
+func (c stackConfig) layersSize(on compute.Sizer, T, B int) (size compute.Size) {
 	for _, d := range c.directions() {
 		ids := d.layer == 0 && c.Embed == 0
 		size = size.And(compute.RecurrentSize(on, c.directionShape(d, T, B), false, ids))
-	}
-	if c.DeepInput > 0 {
-		size = size.And(compute.PerceptronSize(on, c.deepInput(T*B)))
 	}
 	return size
 }
@@ -141,7 +150,9 @@ type stackMemory struct {
 // allocate makes room for T steps of B lanes.
 func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B int) {
 	wide := c.Config
-	wide.Embed += c.context + c.attended
+	if more := c.context + c.attended; more > 0 {
+		wide.Embed = max(c.Embed, c.inputWidth(0)+more)
+	}
 	wide.Hidden = c.width()
 	m.activations.allocate(wide, alloc, T, B)
 	if c.bidirectional {
@@ -190,20 +201,19 @@ type stack struct {
 	skips     []*skip    // likewise
 	norms     []*norm    // likewise
 	order     reversal
+
+	deepOutput *perceptron // what follows the layers, or nil
 }
 
 // make makes the stack's parts. memory must suffice for T steps of B lanes. On an error of the
 // device it panics, and the stack keeps what was made.
 func (s *stack) make() {
-	s.makeEmbedding()
-	if c := s.stackConfig; c.DeepInput > 0 {
-		s.deep = s.newPerceptron(c.prefix+deepInput, c.deepInput(s.T*s.B),
-			s.inputGradient(c.Layers, c.rowWidth()))
-	}
+	s.makeInput()
 	s.makeLayers()
 }
 
-func (s *stack) makeEmbedding() {
+// makeInput makes the embedding and the deep input.
+func (s *stack) makeInput() {
 	c := s.stackConfig
 	s.ids, s.lengths = make([]int32, s.T*s.B), make([]int32, s.B)
 	if c.Embed > 0 {
@@ -219,6 +229,10 @@ func (s *stack) makeEmbedding() {
 		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, s.rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
+	}
+	if c.DeepInput > 0 {
+		s.deep = s.newPerceptron(c.prefix+deepInput, c.deepInput(s.T*s.B),
+			s.inputGradient(c.Layers, c.rowWidth()))
 	}
 }
 
@@ -347,13 +361,16 @@ func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Nod
 	return s.dropped.apply(x)
 }
 
-// apply adds the layers and their dropout to the graph of x, and returns the last one's output.
+// apply adds the deep input and the layers to the graph of x, and returns the last one's output.
 func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
-	if s.deep != nil {
-		if x, err = s.deep.apply(x, weights); err != nil {
-			return nil, err
-		}
+	if x, err = s.deep.apply(x, weights); err != nil {
+		return nil, err
 	}
+	return s.applyLayers(x, weights)
+}
+
+// applyLayers adds the layers and what follows each.
+func (s *stack) applyLayers(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
 	for k, layer := range s.layers {
 		begin, end := s.span(k)
 		w := weights.part(s.layerName(k)+".weights", begin, end)
@@ -408,16 +425,21 @@ func (s *stack) loadDropout(step int64, lanes []int, first int) {
 	}
 }
 
-// input runs the embedding, with its dropout in training, and returns the first layer's input.
+// input runs the embedding and the deep input, and returns the first layer's input.
 func (s *stack) input(training bool) compute.RecurrentInput {
 	if s.embedding == nil {
 		return compute.RecurrentInput{IDs: s.ids}
 	}
+	return compute.RecurrentInput{X: s.deep.run(s.embedded(training))}
+}
+
+// embedded runs the embedding, with its dropout in training.
+func (s *stack) embedded(training bool) []float32 {
 	s.dev.Embed(s.embedding.y.flat, s.view(s.prefix+embeddingWeight, s.params), s.ids)
 	if s.dropped != nil && training {
 		s.dropped.drop(s.dropped.y)
 	}
-	return compute.RecurrentInput{X: s.deep.run(s.embedding.y.flat)}
+	return s.embedding.y.flat
 }
 
 // runLayer runs layer k and what follows it, dropout only in training, and returns the next layer's
@@ -447,6 +469,7 @@ func (s *stack) runLayers(x compute.RecurrentInput) []float32 {
 
 func (s *stack) close() {
 	s.deep.close()
+	s.deepOutput.close()
 	for _, layer := range s.layers {
 		layer.Close()
 	}

@@ -18,10 +18,12 @@ type translation struct {
 	translator       *Translator
 	encoder, decoder *stack
 	vectors          *vectors // in place of the encoder; nil: there is one
+	joints           []joint  // of a bidirectional encoder
 	entry            *entry
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
 	ends             *ends      // nil: EndToken
+	dx               *buffer    // gradient of the output layer's input
 }
 
 // translationMemory is the working memory of translations besides their kernels' own. Translations
@@ -32,6 +34,7 @@ type translationMemory struct {
 	steps            stackMemory // of an additive's layers
 	additive         []float32
 	vectors          []float32
+	bridge           []float32
 	dstates          []float32 // gradients of the decoder's first states, [L, States, B, H]
 }
 
@@ -47,6 +50,9 @@ func (m *translationMemory) allocate(c TranslatorConfig, alloc func(n int) []flo
 		m.vectors = alloc(c.vectorsSize(B))
 	} else {
 		m.encoder.allocate(c.encoder(), alloc, source, B)
+	}
+	if n := c.bridgeSize(B); n > 0 {
+		m.bridge = alloc(n)
 	}
 	d := c.decoder()
 	switch {
@@ -69,7 +75,8 @@ func (m *translationMemory) close() {
 	m.decoder.dev.Free(m.dstates)
 	m.decoder.dev.Free(m.additive)
 	m.decoder.dev.Free(m.vectors)
-	m.dstates, m.additive, m.vectors = nil, nil, nil
+	m.decoder.dev.Free(m.bridge)
+	m.dstates, m.additive, m.vectors, m.bridge = nil, nil, nil, nil
 }
 
 // newTranslation makes the parts but for their kernels.
@@ -89,7 +96,7 @@ func (n *translation) make(memory *translationMemory) {
 	if n.encoder != nil {
 		n.encoder.make()
 	}
-	n.decoder.makeEmbedding()
+	n.decoder.makeInput()
 	c, kind := n.decoder.stackConfig, n.translator.config.Attention
 	size := len(memory.dstates) / c.Layers
 	var dfirst []compute.RecurrentState
@@ -104,6 +111,8 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	if n.encoder == nil {
 		n.vectors = newVectors(n.translator, n.decoder.B, memory.vectors, dfirst, &n.tape)
+	} else {
+		n.makeJoints(memory.bridge)
 	}
 	if way := n.translator.config.Ends; way != EndToken {
 		n.ends = &ends{translation: n}
@@ -113,11 +122,13 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	n.entry = newEntry(n)
 	n.entry.attended = kind != AttentionNone
+	gradient := 0
 	if kind == AttentionBahdanau {
 		n.newAdditive(&memory.steps, memory.additive, dfirst)
-		return
+		gradient = c.Layers + 1
+	} else {
+		n.decoder.makeLayers()
 	}
-	n.decoder.makeLayers()
 	for k, layer := range n.decoder.layers {
 		if !c.stateless {
 			layer.(*Layer).in, layer.(*Layer).dstate = n.first(k), dfirst[k]
@@ -125,7 +136,10 @@ func (n *translation) make(memory *translationMemory) {
 	}
 	if kind.after() {
 		n.attention = newAttention(kind, n.encoder, n.decoder, &memory.attention)
+		gradient = 1
 	}
+	n.dx = n.decoder.makeDeepOutput(c.deepOutput(n.decoder.T*n.decoder.B),
+		n.decoder.inputGradient(gradient, c.Hidden))
 }
 
 // first is the state from which the decoder's layer k starts.
@@ -159,21 +173,21 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
 		return nil, nil, err
 	}
-	dx := n.decoder.inputGradient(0, n.decoder.Hidden)
 	if n.additive != nil {
 		x, err = n.additive.apply(x, leaves)
-		dx = n.decoder.inputGradient(n.decoder.Layers+1, n.decoder.Hidden)
 	} else {
-		x, err = n.decoder.apply(x, leaves)
+		x, err = n.decoder.applyLayers(x, leaves)
 	}
 	if err == nil && n.attention != nil {
 		x, err = n.attention.apply(x, leaves)
-		dx = n.decoder.inputGradient(1, n.decoder.Hidden)
+	}
+	if err == nil {
+		x, err = n.decoder.deepOutput.apply(x, leaves)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	n.output, cost, err = leaves.crossEntropy(x, dx, n.translator.config.LabelSmoothing, &n.tape)
+	n.output, cost, err = leaves.crossEntropy(x, n.dx, n.translator.config.LabelSmoothing, &n.tape)
 	if n.ends != nil && err == nil {
 		n.addEnds()
 	}
@@ -225,7 +239,7 @@ func (n *translation) encode() {
 	if n.encoder != nil {
 		n.encoder.runLayers(n.encoder.input(false))
 	}
-	n.finish()
+	n.makeFirst()
 	if n.attention != nil {
 		n.attention.project()
 	} else if n.additive != nil {
@@ -249,14 +263,16 @@ func (n *translation) attends() (of *compute.Attention, keys *[]float32) {
 // input: [Td, B, H].
 func (n *translation) decode() []float32 {
 	n.entry.run(false)
+	var y []float32
 	if n.additive != nil {
-		return n.additive.run(n.entry.x.flat)
+		y = n.additive.run(n.entry.x.flat)
+	} else {
+		y = n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
 	}
-	y := n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
 	if n.attention != nil {
-		return n.attention.run(y)
+		y = n.attention.run(y)
 	}
-	return y
+	return n.decoder.deepOutput.run(y)
 }
 
 func (n *translation) close() {
@@ -271,14 +287,14 @@ func (n *translation) close() {
 }
 
 // entry is the operator between encoder and decoder: it makes the first decoder layer's input of
-// the target's embedding and, unless with ContextState, the context: the last encoder layer's final
+// the target's embedding, or the deep input's output, and, unless with ContextState, the context: the last encoder layer's final
 // hidden state, or the last projection of a vector.
 type entry struct {
 	*translation
 	context, dcontext []float32 // [B, H], and its gradient
 	lanes             []int32   // [Td, B]: each row's lane of the context
-	x                 *buffer   // [Td, B, E or E+H]
-	scratch           []float32 // [Td, B, E] or [Td, B, H]
+	x                 *buffer   // [Td, B, D]: D is E, with a deep input H; with a context H more
+	scratch           []float32 // [Td, B, D] without the context's columns, or these
 	dencoded          *buffer   // gradient of the encoder's output: [Ts, B, W]; or vectors.dw
 	attended          bool      // attention has computed dencoded
 }
@@ -287,8 +303,12 @@ func newEntry(n *translation) *entry {
 	decoder := n.decoder
 	c := decoder.stackConfig
 	e := &entry{translation: n, lanes: make([]int32, decoder.T*decoder.B),
-		x:       cut(decoder.memory.embedded, decoder.T, decoder.B, c.Embed+c.context),
-		scratch: decoder.inputGradient(c.Layers+1, max(c.Embed, c.context)).flat}
+		scratch: decoder.inputGradient(c.Layers+1, max(c.inputWidth(0), c.context)).flat}
+	if decoder.deep != nil && c.context == 0 {
+		e.x = decoder.deep.y
+	} else {
+		e.x = cut(decoder.memory.embedded, decoder.T, decoder.B, c.entryWidth())
+	}
 	if v := n.vectors; v != nil {
 		last := len(v.y) - 1
 		e.context, e.dcontext, e.dencoded = v.y[last], v.dy[last], v.dw
@@ -303,61 +323,68 @@ func newEntry(n *translation) *entry {
 	return e
 }
 
-// finish makes the states from which the decoder starts: it adds the final states of the encoder's
-// second direction to those of the first, or projects vectors.
-func (n *translation) finish() {
+// makeFirst makes the states from which the decoder starts: it joins the final states of the
+// encoder's directions, or projects vectors.
+func (n *translation) makeFirst() {
 	if n.vectors != nil {
 		n.vectors.run()
-		return
 	}
-	for k := range n.encoder.layers {
-		if sides := n.encoder.sides(k); len(sides) == 2 {
-			n.encoder.dev.Add(sides[0].out.H, sides[1].out.H)
-			if c := sides[0].out.C; c != nil {
-				n.encoder.dev.Add(c, sides[1].out.C)
-			}
-		}
+	for _, j := range n.joints {
+		j.run()
 	}
+}
+
+// embedded computes the target's embedding.
+func (e *entry) embedded(training bool) []float32 {
+	y := e.decoder.embedded(training)
+	e.ends.embed(y)
+	return y
 }
 
 // run computes x.
 func (e *entry) run(training bool) {
-	s, n := e.decoder, e.decoder.T*e.decoder.B
-	y := s.input(training).X
-	e.ends.embed(y)
+	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
+	y := s.deep.run(e.embedded(training))
 	if s.context == 0 {
-		return // the embedding is x
+		return // y is x
 	}
-	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, s.Embed), n, s.Embed, nil, false)
-	s.dev.CopyRows(e.part(e.x.flat, s.Embed), packed(e.context, s.context), n, s.context,
-		e.lanes, false)
+	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, wide), n, wide, nil, false)
+	s.dev.CopyRows(e.part(e.x.flat, wide), packed(e.context, s.context), n, s.context, e.lanes,
+		false)
 }
 
 // part is the columns of x, or of its gradient, from at on.
 func (e *entry) part(x []float32, at int) compute.Columns {
-	return compute.Columns{X: x, Stride: e.decoder.Embed + e.decoder.context, At: at}
+	return compute.Columns{X: x, Stride: e.decoder.entryWidth(), At: at}
 }
 
-// backward computes the gradients of the table and the encoder's output, and adds the final state's
-// to the one that the decoder's layers have computed.
+// backward computes the gradients of the table, the deep input and the encoder's output, and adds
+// the final state's to the one that the decoder's layers have computed.
 func (e *entry) backward(dx []float32) {
-	s, n := e.decoder, e.decoder.T*e.decoder.B
+	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
 	if s.context > 0 {
 		d := e.scratch[:n*s.context]
-		s.dev.CopyRows(packed(d, s.context), e.part(dx, s.Embed), n, s.context, nil, false)
+		s.dev.CopyRows(packed(d, s.context), e.part(dx, wide), n, s.context, nil, false)
 		if s.stateless { // no layer has overwritten it
 			s.dev.Zero(e.dcontext)
 		}
 		s.dev.EmbedBackward(e.dcontext, d, e.lanes)
-		d = e.scratch[:n*s.Embed]
-		s.dev.CopyRows(packed(d, s.Embed), e.part(dx, 0), n, s.Embed, nil, false)
+		d = e.scratch[:n*wide]
+		s.dev.CopyRows(packed(d, wide), e.part(dx, 0), n, wide, nil, false)
 		dx = d
+	}
+	if s.deep != nil { // others have used the embedding's memory since, which may be dx's
+		d := s.deep.kernel.Gradient()
+		s.dev.CopyRows(packed(d, wide), packed(dx, wide), n, wide, nil, false)
+		s.deep.backward(e.embedded(true), d)
+		dx = s.deep.dx.flat
 	}
 	e.ends.backward(dx)
 	if s.dropped != nil {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}
 	s.embedding.backward(dx, s.ids)
+	e.joinBackward()
 	if e.vectors != nil {
 		e.vectors.backward()
 	} else if !e.attended {
@@ -372,7 +399,7 @@ func (e *entry) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights
 	forward := &operator{name: "decoder.input", shape: e.x.value.Shape().Clone(),
 		wrt: []bool{true, false, true},
 		run: func([]gorgonia.Value) (gorgonia.Value, error) {
-			e.finish()
+			e.makeFirst()
 			e.run(true)
 			return e.x.value, nil
 		}}

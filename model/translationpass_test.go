@@ -262,7 +262,7 @@ func TestTranslationSize(t *testing.T) {
 	on := cpu.Config{Threads: 1}
 	forTranslators(t, func(t *testing.T, c TranslatorConfig) {
 		c.Hidden, c.Embed, c.SourceVocab, c.TargetVocab = 16, 32, 50, 48
-		c.Vectors *= 16
+		c.Vectors, c.HiddenBackward = 16*c.Vectors, 16*min(2, c.HiddenBackward)
 		dev := newDevice(t).(*cpu.Device)
 		if _, err := useTranslator(c, dev, source, target, B); err != nil {
 			t.Fatal(err)

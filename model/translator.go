@@ -82,7 +82,7 @@ type TranslatorConfig struct {
 	SourceVocab  int // tokens; ignored with Vectors
 	TargetVocab  int // V, tokens
 	Embed        int // E, of source and target; at least 1
-	Hidden       int // H, of each direction and of the decoder
+	Hidden       int // H, of the decoder and of each direction of the encoder
 	Layers       int // L, of the encoder and of the decoder
 	Context      Context
 	Attention    AttentionKind
@@ -93,8 +93,9 @@ type TranslatorConfig struct {
 	DropoutLocked bool
 	LayerNorm     bool
 	Skip          bool
-	// DeepTransition is Config's, of the encoder and of the decoder.
-	DeepTransition int
+	// DeepInput and DeepTransition are Config's, of the encoder and of the decoder, whose DeepInput
+	// reads the embedding alone. DeepOutput follows the decoder's layers and attention.
+	DeepInput, DeepTransition, DeepOutput int
 
 	// Vectors is F, the columns of the vectors that are the sources, in place of token sequences
 	// and an encoder: see SetVectors. 0: none.
@@ -107,8 +108,10 @@ type TranslatorConfig struct {
 	LabelSmoothing float64 // of tokens
 
 	// Bidirectional gives the encoder's layers a second direction. The decoder's layer k starts
-	// from the sum of both directions' final states.
-	Bidirectional bool
+	// from the sum of both directions' final states. With HiddenBackward the second direction has
+	// this width, and a linear layer brings its states to the first one's.
+	Bidirectional  bool
+	HiddenBackward int
 
 	Init         Init
 	ForgetBias   float64
@@ -121,7 +124,7 @@ func (c TranslatorConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.TargetVocab, Embed: c.Embed, Hidden: c.Hidden,
 		Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
-		DeepTransition: c.DeepTransition,
+		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
 		GradientTail: c.GradientTail}
 }
@@ -170,7 +173,7 @@ func (c TranslatorConfig) shape() string {
 // encoder is the source's embedding and layers.
 func (c TranslatorConfig) encoder() stackConfig {
 	s := stackConfig{Config: c.network(), prefix: "encoder.", bidirectional: c.Bidirectional}
-	s.Vocab = c.SourceVocab
+	s.Vocab, s.HiddenBackward = c.SourceVocab, c.HiddenBackward
 	return s
 }
 
@@ -194,17 +197,20 @@ func (c TranslatorConfig) decoder() stackConfig {
 //	output.bias                [V]
 //	stop.weight, stop.bias     [2, H]    with EndStop: go on, stop; and [2]
 //	length.weight, length.bias [Lengths, F] with EndLength; and [Lengths]
+//	deep_output.{i}.weight     [H, H]    as in a Model; then .bias
 //	attention.output.weight    [H, W+H]  with AttentionLuong or AttentionScaled; W is the
 //	                                     encoder's width
 //	attention.query.weight     [H, H]    with AttentionBahdanau
 //	attention.keys.weight      [H, W]    with any attention
 //	attention.score.weight     [1, H]    with AttentionBahdanau
 //	decoder.norm.{k}.weight    [H]       with LayerNorm, as in a Model
-//	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, and with
-//	                                     ContextConcat E+H, and W more with
-//	                                     AttentionBahdanau; then the layer's other tensors
+//	decoder.rnn.weight_ih_l{k} [K*H, D]  for k = L-1 … 0; D is H, for k = 0 E, or H with
+//	                                     DeepInput, and H more with ContextConcat, and W more
+//	                                     with AttentionBahdanau; then the layer's other tensors
+//	decoder.deep_input.{i}.weight [H, H] as in a Model; then .bias
 //	decoder.embedding.weight   [V, E]
 //	remaining.weight           [Lengths, E] with EndLength
+//	bridge.weight              [L*States*H, N] with an encoder of directions of two widths
 //	encoder.rnn.weight_ih_l{k} [K*H, D]  as in a Labeller
 //	encoder.embedding.weight   [source vocabulary, E]
 //	vector.weight              [L*H, F]  with Vectors, in place of the encoder; with
@@ -218,6 +224,7 @@ func (c TranslatorConfig) Layout() []View {
 		l.add(roleProjection, weight, s.V, s.H)
 		l.add(roleDenseBias, bias, s.V)
 	}
+	l.perceptron(deepOutput, c.DeepOutput, c.Hidden, c.Hidden)
 	for _, name := range attentionTensors(c.Attention) {
 		l.add(roleProjection, name, c.attentionShape(name)...)
 	}
@@ -228,6 +235,9 @@ func (c TranslatorConfig) Layout() []View {
 	if c.Vectors > 0 {
 		l.add(roleProjection, vectorWeight, c.projections()*c.Hidden, c.Vectors)
 	} else {
+		if c.bridged() {
+			l.add(roleProjection, bridgeWeight, c.network().StateSize(), c.HiddenBackward)
+		}
 		c.encoder().layout(&l)
 	}
 	return l.views
@@ -238,9 +248,12 @@ func (c TranslatorConfig) Layout() []View {
 func (c TranslatorConfig) Finishes() []int {
 	views := c.Layout()
 	ends, decoder := []int{find(views, c.headEnd()).end()}, c.decoder().finishes(views)
+	if c.DeepOutput > 0 {
+		ends = append(ends, find(views, denseEnd(deepOutput)).end())
+	}
 	if c.Attention == AttentionBahdanau { // its gradients are sums over the steps
-		_, end := c.decoder().layersSpan(views)
-		decoder = []int{end, decoder[len(decoder)-1]}
+		_, layers := c.decoder().layersSpan(views)
+		decoder = slices.DeleteFunc(decoder, func(end int) bool { return end < layers })
 	} else {
 		for _, name := range attentionTensors(c.Attention) {
 			ends = append(ends, find(views, name).end())
@@ -248,6 +261,9 @@ func (c TranslatorConfig) Finishes() []int {
 	}
 	if c.Vectors > 0 {
 		return slices.Concat(ends, decoder, []int{find(views, vectorWeight).end()})
+	}
+	if c.bridged() {
+		decoder = append(decoder, find(views, bridgeWeight).end())
 	}
 	return slices.Concat(ends, decoder, c.encoder().finishes(views))
 }

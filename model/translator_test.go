@@ -23,7 +23,8 @@ type translatorTrace struct {
 	Context          string
 	Attention        string
 	Feedback         string
-	Norm, Skip       bool
+	Norm, Skip, Deep bool
+	HiddenBackward   int         `json:"hidden_backward"`
 	Vectors          [][]float32 // of sources that are vectors
 	Ends             string
 	Smoothing        float64
@@ -63,10 +64,12 @@ func (w translatorTrace) config(t *testing.T) TranslatorConfig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	input, _, output := deep(w.Deep)
 	return TranslatorConfig{Cell: cell, SourceVocab: w.SourceVocab, TargetVocab: w.V, Embed: w.E,
 		Hidden: w.H, Layers: w.Layers, Bidirectional: w.Bidirectional, Context: Context(context),
 		Ends: ends, End: 1, Lengths: w.T, Vectors: columns, Attention: attention,
-		Feedback: feedback, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm, Skip: w.Skip}
+		Feedback: feedback, LabelSmoothing: w.Smoothing, LayerNorm: w.Norm, Skip: w.Skip,
+		DeepInput: input, DeepOutput: output, HiddenBackward: w.HiddenBackward}
 }
 
 // TestPyTorchTraceOfTranslators compares translators with PyTorch: the loss, every gradient and the
@@ -104,8 +107,8 @@ func TestPyTorchTraceOfTranslators(t *testing.T) {
 		}
 		checkSteps(t, tr, want)
 	}
-	forTraces(t, "testdata/translator-*.json", 23, check)
-	forTraces(t, "testdata/describer-*.json", 6, check)
+	forTraces(t, "testdata/translator-*.json", 31, check)
+	forTraces(t, "testdata/describer-*.json", 9, check)
 }
 
 // checkSteps compares a decoder's steps with the trace.
@@ -214,9 +217,12 @@ func translators() map[string]TranslatorConfig {
 				}
 				c.LayerNorm, c.Skip = true, true
 				all[name+"/norm"] = c
-				c.LayerNorm, c.Skip, c.DeepTransition = false, false, 2
+				c.LayerNorm, c.Skip = false, false
+				c.DeepInput, c.DeepTransition, c.DeepOutput, c.Embed = 2, 2, 1, 13
+				c.HiddenBackward = 7 * context
 				all[name+"/deep"] = c
-				c.DeepTransition = 0
+				c.HiddenBackward = 0
+				c.DeepInput, c.DeepTransition, c.DeepOutput, c.Embed = 0, 0, 0, 6
 			}
 		}
 		c.Vectors, c.Bidirectional, c.Attention = 3, false, AttentionNone
@@ -227,7 +233,9 @@ func translators() map[string]TranslatorConfig {
 			for c.Ends, c.End, c.Lengths = EndStop, 2, 16; c.Ends <= EndLength; c.Ends++ {
 				all[fmt.Sprintf("%v/vectors/%s/%s", cell, name, EndsNames()[c.Ends])] = c
 			}
-			c.Ends = EndToken
+			c.DeepInput, c.DeepOutput, c.Ends = 1, 2, EndLength
+			all[fmt.Sprintf("%v/vectors/%s/deep", cell, name)] = c
+			c.DeepInput, c.DeepOutput, c.Ends = 0, 0, EndToken
 		}
 	}
 	return all

@@ -328,6 +328,9 @@ func (e *engine) read(ctx context.Context, found *checkpoint.Checkpoint) (*train
 		e.worker.jobNotice(ctx, fmt.Sprintf("the checkpoint of step %d was trained in %s, and "+
 			"is trained on in %s", found.Step, before.Precision, now))
 	}
+	if text := job.OtherRates(e.worker.spec, e.worker.data, found); text != "" {
+		e.worker.jobNotice(ctx, text)
+	}
 	return snapshot, nil
 }
 

@@ -62,7 +62,9 @@ func printSummary(out io.Writer, s *job.Summary) error {
 		input = fmt.Sprintf("embedding of %d", s.Embed)
 	}
 	directions := ""
-	if s.Bidirectional {
+	if s.HiddenBackward > 0 {
+		directions = fmt.Sprintf(" forward and %d backward", s.HiddenBackward)
+	} else if s.Bidirectional {
 		directions = " in each direction"
 	}
 	unit := "characters"

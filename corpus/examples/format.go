@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
+	"maps"
 	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"rondo/corpus"
 )
 
 const (
@@ -44,42 +46,26 @@ func formatsOf(source string, kind Kind) (formats, error) {
 		Pairs:     {".tsv": pairsTSV("source TAB target"), ".txt": pairsTSV("source TAB target")},
 		Described: {".tsv": pairsTSV("row TAB text")},
 	}[kind]
-	end := extension(source)
+	end := corpus.Extension(source)
 	if end == ".zip" {
 		return known, nil
 	}
 	parse, ok := known[end]
 	if !ok {
-		return nil, fmt.Errorf("corpus %s: the name does not end in %s, or .zip: give a file of "+
-			"%s examples, and name it by its format", source, known, kind)
+		return nil, &corpus.FormatError{Source: source, Reads: slices.Sorted(maps.Keys(known))}
 	}
 	return formats{end: parse}, nil
 }
 
 // String lists the ends.
-func (f formats) String() string {
-	var ends []string
-	for end := range f {
-		ends = append(ends, end)
-	}
-	slices.Sort(ends)
-	return strings.Join(ends, ", ")
-}
-
-// extension returns the end of the name of a file or an object.
-func extension(source string) string {
-	if where, err := url.Parse(source); err == nil && strings.Contains(source, "://") {
-		source = where.Path
-	}
-	return strings.ToLower(path.Ext(source))
-}
+func (f formats) String() string { return strings.Join(slices.Sorted(maps.Keys(f)), ", ") }
 
 // parse reads a file that has one of the formats, or an archive of one.
 func (f formats) parse(ctx context.Context, source string, r io.Reader, to rows) error {
-	if extension(source) == ".zip" {
+	if corpus.Extension(source) == ".zip" {
 		return f.unzip(ctx, r, maxUnzippedBytes, to)
 	}
-	return f[extension(source)](ctx, r, to)
+	return f[corpus.Extension(source)](ctx, r, to)
 }
 
 // unzip parses the one file of an archive that has one of the formats, of at most limit bytes. r is
@@ -102,7 +88,7 @@ func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) 
 	for _, entry := range archive.File {
 		name := path.Base(entry.Name)
 		if !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "_") &&
-			f[extension(name)] != nil && !entry.FileInfo().IsDir() {
+			f[corpus.Extension(name)] != nil && !entry.FileInfo().IsDir() {
 			names, found = append(names, entry.Name), entry
 		}
 	}
@@ -118,7 +104,7 @@ func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) 
 	text, err := found.Open()
 	if err == nil {
 		defer text.Close()
-		err = f[extension(found.Name)](ctx, text, to)
+		err = f[corpus.Extension(found.Name)](ctx, text, to)
 	}
 	if err != nil {
 		return fmt.Errorf("%q: %w", found.Name, err)

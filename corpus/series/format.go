@@ -11,11 +11,12 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net/url"
 	"path"
 	"regexp"
 	"strconv"
 	"strings"
+
+	"rondo/corpus"
 )
 
 const (
@@ -27,11 +28,7 @@ type parser func(ctx context.Context, r io.Reader, to *Series) error
 
 // parserOf chooses the parser by the end of the name.
 func parserOf(source string) (parser, error) {
-	name := source
-	if where, err := url.Parse(source); err == nil && strings.Contains(source, "://") {
-		name = where.Path
-	}
-	switch strings.ToLower(path.Ext(name)) {
+	switch corpus.Extension(source) {
 	case ".csv":
 		return readCSV, nil
 	case ".npy":
@@ -39,8 +36,7 @@ func parserOf(source string) (parser, error) {
 	case ".zip":
 		return unzip, nil
 	}
-	return nil, fmt.Errorf("corpus %s: the name does not end in .csv, .npy, or .zip: give a time "+
-		"series, and name it by its format", source)
+	return nil, &corpus.FormatError{Source: source, Reads: []string{".csv", ".npy"}}
 }
 
 // readCSV reads lines of numbers. The first line has names if one of its fields is not a number.

@@ -96,14 +96,10 @@ func tasksOf(field protoreflect.Name) []string {
 	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
-	case "bidirectional":
+	case "bidirectional", "hidden_backward":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
-	case "hidden_backward":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
-	case "deep_input", "deep_output":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
 	case "vectors", "vector_as", "ends":
@@ -113,7 +109,7 @@ func tasksOf(field protoreflect.Name) []string {
 	case "pool":
 		return []string{task.Classify}
 	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
-		"deep_transition", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
+		"deep_input", "deep_transition", "deep_output", "init", "forget_bias", "optimizer", "lr", "lr_schedule",
 		"warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min", "momentum",
 		"beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by", "clip_scope",
 		"precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",

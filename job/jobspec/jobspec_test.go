@@ -371,11 +371,10 @@ func TestIdentityOfAccumulate(t *testing.T) {
 // TestLayersThatDoNotFit: each is refused in a line that names the flag.
 func TestLayersThatDoNotFit(t *testing.T) {
 	for args, want := range map[string]string{
-		"--skip-connections --layers 1":    "--skip-connections begin at the second layer: set",
-		"--task tag --hidden-backward 8":   "--hidden-backward 8 is for --bidirectional",
-		"--deep-input 1":                   "--deep-input 1 reads the embedding: set --embed",
-		"--task translate --deep-output 1": "--deep-output is for --task lm or classify",
-		"--task lm --ends stop":            "--ends is for --task describe",
+		"--skip-connections --layers 1":  "--skip-connections begin at the second layer: set",
+		"--task tag --hidden-backward 8": "--hidden-backward 8 is for --bidirectional",
+		"--deep-input 1":                 "--deep-input 1 reads the embedding: set --embed",
+		"--task lm --ends stop":          "--ends is for --task describe",
 		"--task translate --teacher-forcing-choice sample": "--teacher-forcing-choice sample " +
 			"is for a --teacher-forcing below 1",
 		"--task describe --vectors x.npy --ends length --teacher-forcing 0.5": "--teacher-" +

@@ -6,7 +6,7 @@
 The members are those of translator.py's traces, and vectors [source_vocab][F]; source [1][B] has
 rows of these. context is concat, state or input. ends is stop or length, if the last target of each
 lane is no token but its end, which takes the place of token END: see model.Ends. 0 stands for the
-log probability of what is impossible.
+log probability of what is impossible. deep: with deep.py's deep input and output.
 """
 import json
 import pathlib
@@ -15,27 +15,34 @@ import sys
 import torch
 from torch import nn
 
+import deep
+
 T, B, ROWS, V, E, H, F = 4, 4, 6, 6, 4, 5, 3
 TARGET_LENGTHS, END = [3, 4, 1, 2], 1
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-CASES = {  # name: cell, layers, context, and ends
+CASES = {  # name: cell, layers, context, and ends and deep
     "gru-input": ("gru", 2, "input"),
     "lstm-state": ("lstm", 2, "state"),
     "lstm-both": ("lstm", 1, "concat"),
     "rnn-both": ("rnn", 2, "concat"),
     "gru-stop": ("gru", 2, "concat", "stop"),
     "lstm-length": ("lstm", 1, "state", "length"),
+    "lstm-deep": ("lstm", 2, "input", "eos", "deep"),
+    "gru-deep-stop": ("gru", 2, "state", "stop", "deep"),
+    "gru-deep-length": ("gru", 1, "concat", "length", "deep"),
 }
 
 
 class Describer(nn.Module):
-    def __init__(self, cell, layers, context, ends="eos"):
+    def __init__(self, cell, layers, context, ends="eos", *deeper):
         super().__init__()
         self.context, self.layers, self.ends = context, layers, ends
         self.vector = nn.Linear(F, H * (1 if context == "input" else layers), bias=False)
         self.decoder = nn.Module()
         self.decoder.embedding = nn.Embedding(V, E)
-        self.decoder.rnn = CELLS[cell](E + H * (context != "state"), H, layers)
+        self.decoder.deep_input = deep.tanh_layers(deep.INPUT * len(deeper), E, H)
+        self.deep_output = deep.tanh_layers(deep.OUTPUT * len(deeper), H, H)
+        self.decoder.rnn = CELLS[cell]((H if deeper else E) + H * (context != "state"), H, layers)
         self.output = nn.Linear(H, V)
         if ends == "stop":
             self.stop = nn.Linear(H, 2)
@@ -48,13 +55,14 @@ class Describer(nn.Module):
         first = torch.zeros(self.layers, B, H).double() if self.context == "input" else a
         x = self.decoder.embedding(inputs)
         x = x + self.remaining(left) if self.ends == "length" else x
+        x = deep.through(self.decoder.deep_input, x)
         if self.context != "state":
             x = torch.cat([x, a[-1].expand(T, B, H)], 2)
         if isinstance(self.decoder.rnn, nn.LSTM):
             first = (first.contiguous(), torch.zeros_like(first))
         else:
             first = first.contiguous()
-        return self.decoder.rnn(x, first)[0]
+        return deep.through(self.deep_output, self.decoder.rnn(x, first)[0])
 
     def loss(self, vectors, inputs, targets):
         steps, n = torch.arange(T)[:, None], torch.tensor(TARGET_LENGTHS)
@@ -100,7 +108,7 @@ def tensors(named):
 
 
 def trace(number, case):
-    cell, layers, context, *ends = case
+    cell, layers, context, *more = case
     torch.manual_seed(number)
     model = Describer(*case).double()
     with torch.no_grad():
@@ -123,7 +131,7 @@ def trace(number, case):
         "log_probabilities": rounded(log_probabilities), "loss": float(f"{loss.item():.12g}"),
         "weights": tensors(model.named_parameters()),
         "gradients": tensors((n, p.grad) for n, p in model.named_parameters()),
-    } | ({"ends": ends[0]} if ends else {})
+    } | ({"ends": more[0]} if more else {}) | ({"deep": True} if more[1:] else {})
 
 
 def main():
