@@ -48,7 +48,7 @@ type Config struct {
 	Listen     string // IP address to listen on
 	ClientPort int
 	Health     string        // host:port of plain HTTP: health and metrics
-	TLS        string        // folder of certificates, see certs; empty: no TLS
+	TLS        string        // tree of certificates, see certs.Issue; empty: no TLS
 	Insecure   bool          // other machines may reach it without TLS
 	Patience   time.Duration // how long to wait for the other members
 	Verbose    bool          // with etcd's informational log
@@ -121,7 +121,7 @@ func New(cfg Config) (*Member, error) {
 	}
 	if cfg.TLS != "" {
 		var err error
-		if m.certs, err = certs.Load(cfg.TLS); err != nil {
+		if m.certs, err = certs.LoadEtcd(cfg.TLS, certs.EtcdFolder); err != nil {
 			return nil, err
 		}
 		m.scheme = "https"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -147,11 +148,12 @@ func TestDisksLostUnderLoad(t *testing.T) {
 // refused as a client and as a member.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
-	folder := certstest.New(t).Good(t.TempDir())
+	folder := t.TempDir()
+	certstest.New(t).Good(filepath.Join(folder, certs.EtcdFolder))
 	c := newCluster(t, 3, folder)
 	c.start(c.members...)
 	c.allHealthy(c.members...)
-	identity, err := certs.Load(folder)
+	identity, err := certs.LoadEtcd(folder, certs.EtcdFolder)
 	if err != nil {
 		t.Fatal(err)
 	}

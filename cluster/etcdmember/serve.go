@@ -46,9 +46,9 @@ func (m *Member) trust() []byte {
 	if m.certs == nil {
 		return nil
 	}
-	text, err := os.ReadFile(filepath.Join(m.cfg.TLS, certs.TrustFile))
+	text, err := os.ReadFile(filepath.Join(m.cfg.TLS, certs.EtcdFolder, certs.TrustFile))
 	if err == nil {
-		_, err = certs.Load(m.cfg.TLS)
+		_, err = certs.LoadEtcd(m.cfg.TLS, certs.EtcdFolder)
 	}
 	if err != nil {
 		return nil
@@ -122,14 +122,7 @@ func (m *Member) config(how verdict) *embed.Config {
 		Host: net.JoinHostPort(m.cfg.Listen, strconv.Itoa(m.cfg.ClientPort))}}
 	c.AdvertiseClientUrls = []url.URL{m.clientURL()}
 	if m.certs != nil {
-		c.ClientTLSInfo = transport.TLSInfo{
-			CertFile:       filepath.Join(m.cfg.TLS, certs.CertFile),
-			KeyFile:        filepath.Join(m.cfg.TLS, certs.KeyFile),
-			TrustedCAFile:  filepath.Join(m.cfg.TLS, certs.TrustFile),
-			ClientCertAuth: true,
-			// Pods' addresses change and are in no certificate. The authority vouches for callers.
-			SkipClientSANVerify: true,
-		}
+		c.ClientTLSInfo = m.tlsInfo(certs.EtcdFolder)
 		c.PeerTLSInfo = c.ClientTLSInfo
 	}
 	c.InitialClusterToken, c.ClusterState = m.cfg.Token, embed.ClusterStateFlagExisting
@@ -145,6 +138,19 @@ func (m *Member) config(how verdict) *embed.Config {
 	c.TickMs = c.ElectionMs / 10
 	c.EnableGRPCGateway = false
 	return c
+}
+
+// tlsInfo returns etcd's configuration of a listener with the certificate in a folder.
+func (m *Member) tlsInfo(folder string) transport.TLSInfo {
+	dir := filepath.Join(m.cfg.TLS, folder)
+	return transport.TLSInfo{
+		CertFile:       filepath.Join(dir, certs.CertFile),
+		KeyFile:        filepath.Join(dir, certs.KeyFile),
+		TrustedCAFile:  filepath.Join(dir, certs.TrustFile),
+		ClientCertAuth: true,
+		// Pods' addresses change and are in no certificate. The authority vouches for callers.
+		SkipClientSANVerify: true,
+	}
 }
 
 // etcdLog returns etcd's log. It limits repeated lines, such as that a peer is away, to a few per

@@ -3,6 +3,7 @@ package etcdmember
 import (
 	"context"
 	"net"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -49,9 +50,10 @@ func TestToken(t *testing.T) {
 func TestNewAuthority(t *testing.T) {
 	t.Parallel()
 	before, after := certstest.New(t), certstest.New(t)
-	folder := before.Good(t.TempDir())
+	folder := t.TempDir()
+	before.Good(filepath.Join(folder, certs.EtcdFolder))
 	load := func(a *certstest.Authority) *certs.Identity {
-		identity, err := certs.Load(a.Good(t.TempDir()))
+		identity, err := certs.LoadEtcd(a.Good(t.TempDir()), ".")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +64,7 @@ func TestNewAuthority(t *testing.T) {
 	c.allHealthy(c.members...)
 	c.tls = load(before).Client("")
 	c.put(c.dial(c.members...), "k", "kept")
-	after.Good(folder)
+	after.Good(filepath.Join(folder, certs.EtcdFolder))
 	serves := func(p *process, client *clientv3.Client) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()

@@ -14,21 +14,22 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ServerCredentials returns credentials for a gRPC server. log receives a line for each refused
-// client.
-func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCredentials {
-	return &server{TransportCredentials: credentials.NewTLS(i.Server()),
+// ServerCredentials returns credentials for a gRPC server; see Server. log receives a line for each
+// refused client.
+func (i *Identity) ServerCredentials(
+	log *slog.Logger, roles ...Role,
+) credentials.TransportCredentials {
+	return &server{TransportCredentials: credentials.NewTLS(i.Server(roles...)),
 		refusals: newRefusalLog(log)}
 }
 
-// ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
-// means the name or IP address in the address. Errors name the peer and the faulty file. They go to
-// log too, because a gRPC client may hide them behind a deadline.
+// ClientCredentials returns credentials for a gRPC client; see Client. Errors name the peer and the
+// faulty file. They go to log too, because a gRPC client may hide them behind a deadline.
 func (i *Identity) ClientCredentials(
-	serverName string, log *slog.Logger,
+	serverName string, log *slog.Logger, roles ...Role,
 ) credentials.TransportCredentials {
-	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName)), identity: i,
-		serverName: serverName, refusals: newRefusalLog(log)}
+	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName, roles...)),
+		identity: i, serverName: serverName, roles: roles, refusals: newRefusalLog(log)}
 }
 
 // Refused returns why the client's last connection failed, or nil if it succeeded.
@@ -99,13 +100,14 @@ type client struct {
 	credentials.TransportCredentials
 	identity   *Identity
 	serverName string
+	roles      []Role
 	refusals   *refusalLog
 }
 
 func (c *client) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
 	net.Conn, credentials.AuthInfo, error) {
 	peer := conn.RemoteAddr().String()
-	present := credentials.NewTLS(c.identity.Client(c.serverName))
+	present := credentials.NewTLS(c.identity.Client(c.serverName, c.roles...))
 	secured, info, err := present.ClientHandshake(ctx, authority, conn)
 	if err == nil {
 		c.identity.refused.Store(nil)
@@ -132,7 +134,7 @@ func (c *client) refuse(peer string, err error) error {
 
 func (c *client) Clone() credentials.TransportCredentials {
 	return &client{TransportCredentials: c.TransportCredentials.Clone(), identity: c.identity,
-		serverName: c.serverName, refusals: c.refusals}
+		serverName: c.serverName, roles: c.roles, refusals: c.refusals}
 }
 
 // unverifiedConn is a client's connection on which the server's verdict is still to come. In TLS
@@ -177,6 +179,6 @@ func (a *unverifiedConn) explain(err error) error {
 		return err
 	}
 	return a.client.refuse(a.peer, fmt.Errorf("it refuses the certificate of this process, %s "+
-		"(%w): both ends need one of the same authority that has not expired",
-		a.client.identity.path(CertFile), err))
+		"(%w): both ends need one of the same authority and job that has not expired, and this "+
+		"process one with its role", a.client.identity.path(CertFile), err))
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,8 +19,14 @@ import (
 	"rondo/internal/certs"
 )
 
+// Job is the job of a certificate's processes, unless Authority.Names says otherwise.
+const Job = "demo"
+
 // Authority signs certificates.
 type Authority struct {
+	// Names are the processes that certificates name; New sets all roles of Job.
+	Names []certs.Process
+
 	t    testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -28,7 +35,7 @@ type Authority struct {
 // New returns a new authority.
 func New(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{t: t, key: newKey(t)}
+	a := &Authority{t: t, key: newKey(t), Names: All(Job)}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
 		Subject: pkix.Name{CommonName: "test authority"}, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -41,6 +48,15 @@ func New(t testing.TB) *Authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// All returns a job's processes of all roles.
+func All(job string) []certs.Process {
+	var all []certs.Process
+	for _, role := range certs.Roles() {
+		all = append(all, certs.Process{Namespace: "test", Job: job, Role: role})
+	}
+	return all
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -77,14 +93,24 @@ func (a *Authority) issue(
 	a.t.Helper()
 	key := newKey(a.t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
+		Subject: pkix.Name{CommonName: a.common()}, DNSNames: names,
 		IPAddresses: ips, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
 		ExtKeyUsage: uses}
+	for _, p := range a.Names {
+		uri, err := url.Parse(p.String())
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		template.URIs = append(template.URIs, uri)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -99,6 +125,14 @@ func (a *Authority) issue(
 		}
 	}
 	return dir
+}
+
+// common returns the common name of certificates.
+func (a *Authority) common() string {
+	if len(a.Names) == 0 {
+		return "process"
+	}
+	return a.Names[0].User()
 }
 
 // Good writes a valid certificate of a job's process to dir and returns dir.
