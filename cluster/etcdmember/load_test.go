@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -148,8 +147,7 @@ func TestDisksLostUnderLoad(t *testing.T) {
 // refused as a client and as a member.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	certstest.New(t).Good(filepath.Join(folder, certs.EtcdFolder))
+	folder := certstest.New(t).Member(t.TempDir())
 	c := newCluster(t, 3, folder)
 	c.start(c.members...)
 	c.allHealthy(c.members...)

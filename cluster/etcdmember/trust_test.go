@@ -3,7 +3,6 @@ package etcdmember
 import (
 	"context"
 	"net"
-	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -50,10 +49,9 @@ func TestToken(t *testing.T) {
 func TestNewAuthority(t *testing.T) {
 	t.Parallel()
 	before, after := certstest.New(t), certstest.New(t)
-	folder := t.TempDir()
-	before.Good(filepath.Join(folder, certs.EtcdFolder))
+	folder := before.Member(t.TempDir())
 	load := func(a *certstest.Authority) *certs.Identity {
-		identity, err := certs.LoadEtcd(a.Good(t.TempDir()), ".")
+		identity, err := certs.LoadEtcd(a.Member(t.TempDir()), certs.EtcdFolder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +62,7 @@ func TestNewAuthority(t *testing.T) {
 	c.allHealthy(c.members...)
 	c.tls = load(before).Client("")
 	c.put(c.dial(c.members...), "k", "kept")
-	after.Good(filepath.Join(folder, certs.EtcdFolder))
+	after.Member(folder)
 	serves := func(p *process, client *clientv3.Client) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()

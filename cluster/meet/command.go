@@ -28,8 +28,8 @@ func AddFlags(c *cobra.Command) func(least slog.Level) (Config, error) {
 	flags.StringVar(&cfg.Health, "health", "", "host:port of a gRPC health service, for probes; "+
 		"default: none")
 	flags.StringVar(&cfg.TLS, "tls", "", "folder that rondo certs made, or one with this "+
-		"process's tls.crt, tls.key and ca.crt, for mutual TLS on every connection; default: no TLS, on "+
-		"this machine's loopback alone")
+		"process's tls.crt, tls.key and ca.crt, for mutual TLS on every connection; default: no "+
+		"TLS, on this machine's loopback alone")
 	flags.BoolVar(&cfg.Insecure, "insecure", false, "without --tls: let other machines reach this "+
 		"process without encryption and without knowing who they are")
 	log := AddLogFlags(flags)

@@ -18,11 +18,11 @@ func certsCommand() *cobra.Command {
 		Short: "Make certificates for --tls of the processes of jobs on several machines",
 		Long: "Writes a folder for --tls of rondo train, worker, coordinator, observe and etcd.\n" +
 			"Each process shows a certificate of its job and role from it: jobs/JOB/worker,\n" +
-			"coordinator, observer or user, or etcd. Copy the folder to each machine without\n" +
-			"the file ca.key; a machine of workers alone needs no more than jobs/JOB/worker,\n" +
-			"as its --tls. ca.key signs, and stays here: run the command again for more\n" +
-			"hosts and jobs, or within 90 days to renew; the processes read changed files\n" +
-			"again without a restart.\n\n" +
+			"coordinator, observer or user, or etcd and peer. Copy the folder to each machine\n" +
+			"without the files ca.key; a machine of workers alone needs no more than\n" +
+			"jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
+			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
+			"read changed files again without a restart.\n\n" +
 			"Whoever has a tls.key may do in that job what its role does.",
 	}
 	c.Flags().StringVar(&dir, "dir", "certs", "folder to write; an authority that is there is "+
@@ -38,8 +38,8 @@ func certsCommand() *cobra.Command {
 		if err != nil {
 			return app.Usagef("--dir: %w", err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without %s, to each machine, and give "+
-			"its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without its files %s, to each machine, "+
+			"and give its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,
 			until.Format(time.DateOnly))
 		return err
 	}

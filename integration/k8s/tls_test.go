@@ -46,9 +46,12 @@ func TestTLS(t *testing.T) {
 	worker := role("rondo-worker-tls", "worker")
 	role("rondo-coordinator-tls", "coordinator")
 	person := role("rondo-observer-tls", "user")
-	n.secret("rondo-etcd-tls", a, &x509.Certificate{Subject: pkix.Name{CommonName: "etcd"},
-		DNSNames: []string{"rondo", "rondo-etcd", "rondo-etcd-0.rondo-etcd",
-			"rondo-etcd-1.rondo-etcd", "rondo-etcd-2.rondo-etcd", "localhost"}})
+	for secret, by := range map[string]*authority{"rondo-etcd-tls": a,
+		"rondo-etcd-peer-tls": newAuthority(t)} {
+		n.secret(secret, by, &x509.Certificate{Subject: pkix.Name{CommonName: "root"},
+			DNSNames: []string{"rondo", "rondo-etcd", "rondo-etcd-0.rondo-etcd",
+				"rondo-etcd-1.rondo-etcd", "rondo-etcd-2.rondo-etcd", "localhost"}})
+	}
 	const steps = 400
 	j := &trial{steps: steps, job: &job{namespace: n, name: "rondo",
 		flags: small("--steps", fmt.Sprint(steps))}}

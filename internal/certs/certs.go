@@ -31,9 +31,13 @@ const (
 // addresses.
 const Name = "rondo"
 
+// EtcdRoot is the common name of etcd's members, and the name of etcd's user who may do everything.
+const EtcdRoot = "root"
+
 // Folders of a tree that Issue makes; see also jobFolder.
 const (
 	EtcdFolder = "etcd" // of etcd's members, for clients
+	PeerFolder = "peer" // of etcd's members, for each other, by an authority of their own
 	jobsFolder = "jobs"
 )
 

@@ -38,10 +38,10 @@ type Order struct {
 }
 
 // Issue writes a tree of folders, of the kind that Load and LoadEtcd read: jobs/JOB/ROLE for the
-// processes of each job, named or there already, and etcd for etcd's members. If the tree has an
-// authority with its key, that signs; otherwise Issue makes one. It returns the time until which
-// the certificates are valid. Processes that read the folders take up the new ones without a
-// restart.
+// processes of each job, named or there already, and etcd and peer for etcd's members. The tree has
+// an authority with its key, and peer another one; Issue makes one that is not there. It returns
+// the time until which the certificates are valid. Processes that read the folders take up the new
+// ones without a restart.
 func Issue(tree string, order Order, now time.Time) (until time.Time, err error) {
 	if err := os.MkdirAll(filepath.Join(tree, jobsFolder), 0o700); err != nil {
 		return until, err
@@ -74,12 +74,19 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 			}
 		}
 	}
-	return until, by.issue(filepath.Join(tree, EtcdFolder),
-		served(leaf(etcdName, now, until), order.Hosts))
+	err = by.issue(filepath.Join(tree, EtcdFolder), served(leaf(EtcdRoot, now, until), order.Hosts))
+	if err != nil {
+		return until, err
+	}
+	peers := filepath.Join(tree, PeerFolder)
+	if by, err = openAuthority(peers, now); err != nil {
+		return until, err
+	}
+	if by.cert.NotAfter.Before(until) {
+		until = by.cert.NotAfter
+	}
+	return until, by.issue(peers, served(leaf("etcd peer", now, until), order.Hosts))
 }
-
-// etcdName is the common name of etcd's members.
-const etcdName = "etcd"
 
 // leaf returns a certificate without its names, but for Name, to be signed.
 func leaf(common string, now, until time.Time) *x509.Certificate {
@@ -130,6 +137,9 @@ func (a *authority) issue(dir string, leaf *x509.Certificate) error {
 
 // openAuthority returns the folder's authority, and makes one if there is none.
 func openAuthority(dir string, now time.Time) (*authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
 	certFile, keyFile := filepath.Join(dir, TrustFile), filepath.Join(dir, AuthorityKeyFile)
 	text, err := os.ReadFile(certFile)
 	private, keyErr := os.ReadFile(keyFile)

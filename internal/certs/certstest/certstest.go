@@ -26,6 +26,8 @@ const Job = "demo"
 type Authority struct {
 	// Names are the processes that certificates name; New sets all roles of Job.
 	Names []certs.Process
+	// Common is the common name of certificates; empty: the first process's user of etcd.
+	Common string
 
 	t    testing.TB
 	cert *x509.Certificate
@@ -127,10 +129,25 @@ func (a *Authority) issue(
 	return dir
 }
 
+// Member writes valid certificates of a member of etcd to a tree, as certs.Issue does, but with one
+// authority, and returns the tree.
+func (a *Authority) Member(tree string) string {
+	names := a.Names
+	defer func() { a.Names = names }()
+	a.Names = nil
+	for _, folder := range []string{certs.EtcdFolder, certs.PeerFolder} {
+		a.Good(filepath.Join(tree, folder))
+	}
+	return tree
+}
+
 // common returns the common name of certificates.
 func (a *Authority) common() string {
-	if len(a.Names) == 0 {
-		return "process"
+	switch {
+	case a.Common != "":
+		return a.Common
+	case len(a.Names) == 0:
+		return certs.EtcdRoot
 	}
 	return a.Names[0].User()
 }
