@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -50,6 +51,17 @@ func New(t testing.TB) *Authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// Open returns the authority in a folder that certs.Issue has written.
+func Open(t testing.TB, folder string) *Authority {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.TrustFile),
+		filepath.Join(folder, certs.AuthorityKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Authority{t: t, cert: pair.Leaf, key: pair.PrivateKey.(*ecdsa.PrivateKey)}
 }
 
 // All returns a job's processes of all roles.
