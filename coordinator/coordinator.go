@@ -21,6 +21,7 @@ import (
 	"rondo/cluster/meet"
 	"rondo/cluster/rpc"
 	"rondo/internal/app"
+	"rondo/internal/certs"
 	"rondo/internal/connlimit"
 	"rondo/internal/events"
 	"rondo/internal/health"
@@ -58,6 +59,7 @@ type Config struct {
 // has ended. The job's failure is the error. When ctx ends, Run resigns, the job goes on, and the
 // error is an app.LeftError.
 func Run(ctx context.Context, cfg Config) (cluster.Plan, error) {
+	cfg.Role = certs.Coordinator
 	if err := cfg.Validate(); err != nil {
 		return cluster.Plan{}, app.Usage(err)
 	}
@@ -169,7 +171,8 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	}
 	var options []grpc.ServerOption
 	if identity != nil {
-		options = append(options, grpc.Creds(identity.ServerCredentials(p.log)))
+		options = append(identity.Authorize(callers()),
+			grpc.Creds(identity.ServerCredentials(p.log, certs.Roles()...)))
 	}
 	listener, err := p.cfg.Open(ctx)
 	if err != nil {
@@ -218,6 +221,17 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 		LostWrites: election.lostWrites,
 		Log:        p.log,
 	})
+}
+
+// callers says which roles may call which methods of the service.
+func callers() map[string][]certs.Role {
+	return map[string][]certs.Role{
+		rondov1.Coordinator_Report_FullMethodName: {certs.Worker},
+		rondov1.Coordinator_Watch_FullMethodName: {certs.Worker, certs.Observer, certs.User,
+			certs.Coordinator},
+		rondov1.Coordinator_Stop_FullMethodName:  {certs.User},
+		rondov1.Coordinator_Scale_FullMethodName: {certs.User},
+	}
 }
 
 // heard shows an event that this process receives while it leads. retold marks an earlier leader's.

@@ -47,7 +47,8 @@ func TestSeveralMachinesEncrypted(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "certs")
 	foreign := filepath.Join(t.TempDir(), "certs")
 	for _, dir := range []string{folder, foreign} {
-		if code, _, stderr := run(t, "certs", "--dir", dir, "--hosts", "127.0.0.1"); code != 0 {
+		if code, _, stderr := run(t, "certs", "--dir", dir, "--hosts", "127.0.0.1",
+			"--job", "tls"); code != 0 {
 			t.Fatalf("exit code %d: %s", code, stderr)
 		}
 	}

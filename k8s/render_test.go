@@ -295,6 +295,12 @@ func TestAnotherJob(t *testing.T) {
 				t.Errorf("%v: %s: labels %v, account %s", components, p.Name, p.Labels,
 					p.Spec.ServiceAccountName)
 			}
+			for _, v := range p.Spec.Volumes {
+				if v.Secret != nil && slices.Contains(components, "tls/job") &&
+					!strings.HasPrefix(v.Secret.SecretName, "wiki-") {
+					t.Errorf("%v: %s: Secret %s", components, p.Name, v.Secret.SecretName)
+				}
+			}
 		}
 		role := only[*rbacv1.Role](t, objects, "wiki-coordinator")
 		if names := role.Rules[0].ResourceNames; !slices.Equal(names, []string{job}) {

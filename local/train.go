@@ -17,6 +17,7 @@ import (
 	"rondo/cluster/meet"
 	"rondo/coordinator"
 	"rondo/internal/app"
+	"rondo/internal/certs"
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -82,7 +83,7 @@ func (r Run) Train(ctx context.Context) (outcome telemetry.Done, err error) {
 			"same flags", endpoints[0], r.Spec.Job))
 	}
 	where := meet.Config{Etcd: endpoints, Job: r.Spec.Job, Log: r.logger(), TLS: r.TLS,
-		Insecure: r.Insecure}
+		Role: certs.User, Insecure: r.Insecure}
 	store, err := where.Store(ctx)
 	if err != nil {
 		return outcome, err

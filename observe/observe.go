@@ -44,6 +44,10 @@ type Config struct {
 
 // Run observes until ctx ends. It returns an error if it cannot listen.
 func Run(ctx context.Context, cfg Config) error {
+	cfg.Meet.Role = certs.Observer
+	if cfg.Beside != nil { // it passes on what people ask of the Job
+		cfg.Meet.Role = certs.User
+	}
 	if err := cfg.Meet.Validate(); err != nil {
 		return app.Usage(err)
 	}

@@ -54,10 +54,11 @@ func TestOverTLS(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), jobTimeout)
 	defer cancel()
 	authority := certstest.New(t)
-	good := authority.Good(t.TempDir())
 	spec := small()
+	authority.Names = certstest.All(spec.Job)
+	good := authority.Good(t.TempDir())
 	where := meet.Config{Etcd: []string{secureEtcd(t, good)}, Job: spec.Job, TLS: good,
-		Patience: 2 * time.Second}
+		Role: certs.User, Patience: 2 * time.Second}
 	store, err := where.Store(ctx)
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,9 @@ func TestOverTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := certstest.New(t).Good(t.TempDir())
+	stranger := certstest.New(t)
+	stranger.Names = authority.Names
+	foreign := stranger.Good(t.TempDir())
 	for folder, words := range map[string]string{
 		"":      "did not answer",
 		foreign: "is not signed by the authority in " + foreign,

@@ -107,6 +107,7 @@ func (e *reportedError) Unwrap() error { return e.error }
 // ends, the worker leaves after the current step, the others go on without it, and the error is an
 // app.LeftError.
 func Run(ctx context.Context, cfg Config) (did string, err error) {
+	cfg.Role = certs.Worker
 	if err := cfg.validate(); err != nil {
 		return "", err
 	}
@@ -285,8 +286,8 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Way: way}
 	var creds credentials.TransportCredentials
 	if identity != nil {
-		creds = identity.ServerCredentials(w.log)
-		dialing.Credentials = identity.ClientCredentials(certs.Name, w.log)
+		creds = identity.ServerCredentials(w.log, certs.Worker)
+		dialing.Credentials = identity.ClientCredentials(certs.Name, w.log, certs.Worker)
 	}
 	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {

@@ -1,8 +1,9 @@
 // Package etcdmember runs a member of an etcd cluster that heals itself: the embedded etcd server,
 // and the decision how to start it. A member with an empty disk asks the others. It founds a
 // cluster only if all of them are there with empty disks. Otherwise a majority adds it anew, in
-// place of its former self. It stores nothing of Rondo and knows no jobs. It links the etcd server,
-// so the lean commands do not import it. It may import internal/certs.
+// place of its former self. With TLS, members have an authority of their own, and etcd's users are
+// what clients' certificates say. It stores nothing of Rondo. It links the etcd server, so the lean
+// commands do not import it. It may import internal/certs.
 package etcdmember
 
 import (
@@ -48,7 +49,7 @@ type Config struct {
 	Listen     string // IP address to listen on
 	ClientPort int
 	Health     string        // host:port of plain HTTP: health and metrics
-	TLS        string        // folder of certificates, see certs; empty: no TLS
+	TLS        string        // tree of certificates, see certs.Issue; empty: no TLS
 	Insecure   bool          // other machines may reach it without TLS
 	Patience   time.Duration // how long to wait for the other members
 	Verbose    bool          // with etcd's informational log
@@ -59,8 +60,10 @@ type Config struct {
 type Member struct {
 	cfg    Config
 	self   self
-	port   string // of the peers' listener
-	certs  *certs.Identity
+	port   string          // of the peers' listener
+	certs  *certs.Identity // as a client and for clients; nil: no TLS
+	peer   *certs.Identity // as a member and for members
+	access access
 	scheme string
 
 	mu    sync.Mutex
@@ -121,7 +124,10 @@ func New(cfg Config) (*Member, error) {
 	}
 	if cfg.TLS != "" {
 		var err error
-		if m.certs, err = certs.Load(cfg.TLS); err != nil {
+		if m.certs, err = certs.LoadEtcd(cfg.TLS, certs.EtcdFolder); err != nil {
+			return nil, err
+		}
+		if m.peer, err = certs.LoadEtcd(cfg.TLS, certs.PeerFolder); err != nil {
 			return nil, err
 		}
 		m.scheme = "https"

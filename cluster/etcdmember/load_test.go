@@ -147,11 +147,11 @@ func TestDisksLostUnderLoad(t *testing.T) {
 // refused as a client and as a member.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
-	folder := certstest.New(t).Good(t.TempDir())
+	folder := certstest.New(t).Member(t.TempDir())
 	c := newCluster(t, 3, folder)
 	c.start(c.members...)
 	c.allHealthy(c.members...)
-	identity, err := certs.Load(folder)
+	identity, err := certs.LoadEtcd(folder, certs.EtcdFolder)
 	if err != nil {
 		t.Fatal(err)
 	}

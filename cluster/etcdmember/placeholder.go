@@ -26,8 +26,8 @@ func (m *Member) listenPlaceholder() (*placeholder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the port of the member's entry in --peers: %w", err)
 	}
-	if m.certs != nil {
-		listener = tls.NewListener(listener, m.certs.Server())
+	if m.peer != nil {
+		listener = tls.NewListener(listener, m.peer.Server())
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {

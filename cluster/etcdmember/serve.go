@@ -40,20 +40,24 @@ const (
 var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, and etcd " +
 	"reads it only at its start")
 
-// trust returns the authority in the certificate folder; nil if the folder is incomplete or there
-// is no TLS.
+// trust returns the authorities in the certificate folders; nil if one is incomplete or there is no
+// TLS.
 func (m *Member) trust() []byte {
 	if m.certs == nil {
 		return nil
 	}
-	text, err := os.ReadFile(filepath.Join(m.cfg.TLS, certs.TrustFile))
-	if err == nil {
-		_, err = certs.Load(m.cfg.TLS)
+	var all []byte
+	for _, folder := range []string{certs.EtcdFolder, certs.PeerFolder} {
+		text, err := os.ReadFile(filepath.Join(m.cfg.TLS, folder, certs.TrustFile))
+		if err == nil {
+			_, err = certs.LoadEtcd(m.cfg.TLS, folder)
+		}
+		if err != nil {
+			return nil
+		}
+		all = append(all, text...)
 	}
-	if err != nil {
-		return nil
-	}
-	return text
+	return all
 }
 
 // serve runs the server until ctx ends. If the server stops earlier, it returns the reason.
@@ -64,11 +68,13 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 		return fmt.Errorf("etcd: %w", err)
 	}
 	m.forgetEmpty()
+	defer m.access.close()
 	// Before it is ready, etcd's health handler must not be called: it reads etcd's configuration
 	// without a lock while etcd fetches the cluster's data.
 	health.set(nil, "started, and not yet part of the cluster")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()
+	opened := m.certs == nil // callers are let in
 	tell := time.NewTicker(tellEvery)
 	defer tell.Stop()
 	look := time.NewTicker(trustInterval)
@@ -83,8 +89,12 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 				leave(server)
 				return errNewTrust
 			}
+			if ready == nil {
+				opened = m.open(ctx, server, opened)
+			}
 		case <-ready:
 			ready = nil
+			opened = m.open(ctx, server, opened)
 			health.set(server, "")
 			m.cfg.Log.Info("part of the cluster", "member", server.Server.MemberID().String(),
 				"after", time.Since(since).Round(time.Millisecond))
@@ -102,6 +112,18 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 			return fmt.Errorf("etcd: %w", err)
 		}
 	}
+}
+
+// open lets callers in, once. It returns false if it must be tried again.
+func (m *Member) open(ctx context.Context, server *embed.Etcd, opened bool) bool {
+	if opened {
+		return true
+	}
+	if err := m.access.open(ctx, server.Server); err != nil {
+		m.cfg.Log.Warn("users cannot be made yet; trying again", "error", err)
+		return false
+	}
+	return true
 }
 
 // leave transfers the leadership before the listeners close, so that clients find a leader at other
@@ -122,15 +144,9 @@ func (m *Member) config(how verdict) *embed.Config {
 		Host: net.JoinHostPort(m.cfg.Listen, strconv.Itoa(m.cfg.ClientPort))}}
 	c.AdvertiseClientUrls = []url.URL{m.clientURL()}
 	if m.certs != nil {
-		c.ClientTLSInfo = transport.TLSInfo{
-			CertFile:       filepath.Join(m.cfg.TLS, certs.CertFile),
-			KeyFile:        filepath.Join(m.cfg.TLS, certs.KeyFile),
-			TrustedCAFile:  filepath.Join(m.cfg.TLS, certs.TrustFile),
-			ClientCertAuth: true,
-			// Pods' addresses change and are in no certificate. The authority vouches for callers.
-			SkipClientSANVerify: true,
-		}
-		c.PeerTLSInfo = c.ClientTLSInfo
+		c.ClientTLSInfo = m.tlsInfo(certs.EtcdFolder)
+		c.PeerTLSInfo = m.tlsInfo(certs.PeerFolder)
+		m.access.guard(c)
 	}
 	c.InitialClusterToken, c.ClusterState = m.cfg.Token, embed.ClusterStateFlagExisting
 	if how.action == bootstrap {
@@ -145,6 +161,19 @@ func (m *Member) config(how verdict) *embed.Config {
 	c.TickMs = c.ElectionMs / 10
 	c.EnableGRPCGateway = false
 	return c
+}
+
+// tlsInfo returns etcd's configuration of a listener with the certificate in a folder.
+func (m *Member) tlsInfo(folder string) transport.TLSInfo {
+	dir := filepath.Join(m.cfg.TLS, folder)
+	return transport.TLSInfo{
+		CertFile:       filepath.Join(dir, certs.CertFile),
+		KeyFile:        filepath.Join(dir, certs.KeyFile),
+		TrustedCAFile:  filepath.Join(dir, certs.TrustFile),
+		ClientCertAuth: true,
+		// Pods' addresses change and are in no certificate. The authority vouches for callers.
+		SkipClientSANVerify: true,
+	}
 }
 
 // etcdLog returns etcd's log. It limits repeated lines, such as that a peer is away, to a few per

@@ -19,6 +19,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
+
+	"rondo/internal/certs"
 )
 
 const (
@@ -37,7 +39,7 @@ const (
 
 // ask asks all other members at once, and then the majority of their cluster.
 func (m *Member) ask(ctx context.Context) survey {
-	transport := &http.Transport{TLSClientConfig: m.tls(), DisableKeepAlives: true}
+	transport := &http.Transport{TLSClientConfig: clientTLS(m.peer), DisableKeepAlives: true}
 	client := &http.Client{Transport: transport, Timeout: askTimeout}
 	var others survey
 	for _, p := range m.cfg.Peers {
@@ -208,13 +210,13 @@ func (m *Member) change(ctx context.Context, v verdict, others survey) error {
 
 func (m *Member) client(endpoints []string) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: askTimeout,
-		TLS: m.tls(), Logger: zap.NewNop()})
+		TLS: clientTLS(m.certs), Logger: zap.NewNop()})
 }
 
-// tls returns the TLS configuration for calls to other members; nil: no TLS.
-func (m *Member) tls() *tls.Config {
-	if m.certs == nil {
+// clientTLS returns the TLS configuration for calls to other members; nil: no TLS.
+func clientTLS(identity *certs.Identity) *tls.Config {
+	if identity == nil {
 		return nil
 	}
-	return m.certs.Client("")
+	return identity.Client("")
 }

@@ -49,9 +49,9 @@ func TestToken(t *testing.T) {
 func TestNewAuthority(t *testing.T) {
 	t.Parallel()
 	before, after := certstest.New(t), certstest.New(t)
-	folder := before.Good(t.TempDir())
+	folder := before.Member(t.TempDir())
 	load := func(a *certstest.Authority) *certs.Identity {
-		identity, err := certs.Load(a.Good(t.TempDir()))
+		identity, err := certs.LoadEtcd(a.Member(t.TempDir()), certs.EtcdFolder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestNewAuthority(t *testing.T) {
 	c.allHealthy(c.members...)
 	c.tls = load(before).Client("")
 	c.put(c.dial(c.members...), "k", "kept")
-	after.Good(folder)
+	after.Member(folder)
 	serves := func(p *process, client *clientv3.Client) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
 		defer cancel()

@@ -185,6 +185,9 @@ func (s *Store) once(ctx context.Context, what string, request func(context.Cont
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	err := request(limited)
+	for errors.Is(err, rpctypes.ErrAuthOldRevision) { // a user was made meanwhile
+		err = request(limited)
+	}
 	switch {
 	case err == nil:
 		return nil

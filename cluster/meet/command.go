@@ -27,8 +27,9 @@ func AddFlags(c *cobra.Command) func(least slog.Level) (Config, error) {
 	flags.Int64Var(&cfg.Run, "run", 0, "number of the job's run to take part in; 0: any")
 	flags.StringVar(&cfg.Health, "health", "", "host:port of a gRPC health service, for probes; "+
 		"default: none")
-	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
-		"on every connection; default: no TLS, on this machine's loopback alone")
+	flags.StringVar(&cfg.TLS, "tls", "", "folder that rondo certs made, or one with this "+
+		"process's tls.crt, tls.key and ca.crt, for mutual TLS on every connection; default: no "+
+		"TLS, on this machine's loopback alone")
 	flags.BoolVar(&cfg.Insecure, "insecure", false, "without --tls: let other machines reach this "+
 		"process without encryption and without knowing who they are")
 	log := AddLogFlags(flags)

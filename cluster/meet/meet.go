@@ -44,6 +44,8 @@ type Config struct {
 	Host   string   // this process's host for ring order; empty: this machine's name
 	Run    int64    // the job's run that this process serves; 0: any
 	TLS    string   // folder of this process's certificate; empty: no TLS
+	// Role is what the process does in the job, which its certificate must say.
+	Role certs.Role
 	// Insecure allows listeners without TLS that other machines reach.
 	Insecure bool
 	Log      *slog.Logger // nil: no log
@@ -130,7 +132,7 @@ func (c Config) Client(store cluster.Registry, patience time.Duration) (*rpc.Cli
 		leader, err := store.Leader(ctx)
 		return leader.Address, err
 	}, rpc.ClientConfig{Patience: patience, Log: c.Log,
-		Dial: c.dialing(identity, certs.Name)})
+		Dial: c.dialing(identity, certs.Name, certs.Coordinator)})
 }
 
 // Identity returns the process's certificate; nil without --tls. A missing folder is a usage error.
@@ -139,19 +141,21 @@ func (c Config) Identity() (*certs.Identity, error) {
 	if c.TLS == "" {
 		return nil, nil
 	}
-	identity, err := certs.Load(c.TLS)
+	identity, err := certs.Load(c.TLS, c.Job, c.Role)
 	if _, missing := os.Stat(c.TLS); errors.Is(missing, fs.ErrNotExist) {
 		return nil, app.Usage(err)
 	}
 	return identity, err
 }
 
-// dialing returns the options for connections to servers of this name; empty: the name in their
-// address.
-func (c Config) dialing(identity *certs.Identity, serverName string) (options []grpc.DialOption) {
+// dialing returns the options for connections to servers of this name, empty: the name in their
+// address, and with one of the roles.
+func (c Config) dialing(
+	identity *certs.Identity, serverName string, roles ...certs.Role,
+) (options []grpc.DialOption) {
 	if identity != nil {
 		options = append(options,
-			grpc.WithTransportCredentials(identity.ClientCredentials(serverName, c.Log)))
+			grpc.WithTransportCredentials(identity.ClientCredentials(serverName, c.Log, roles...)))
 	}
 	if c.Dial != nil {
 		options = append(options, grpc.WithContextDialer(c.Dial))

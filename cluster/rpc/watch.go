@@ -125,8 +125,8 @@ func (e *RefusedError) Wrong() bool { return status.Code(e.err) == codes.Invalid
 // final reports whether asking again would get the same answer.
 func final(code codes.Code) bool {
 	switch code {
-	case codes.Unimplemented, codes.Unauthenticated, codes.InvalidArgument,
-		codes.FailedPrecondition:
+	case codes.Unimplemented, codes.Unauthenticated, codes.PermissionDenied,
+		codes.InvalidArgument, codes.FailedPrecondition:
 		return true
 	}
 	return false

@@ -12,29 +12,35 @@ import (
 
 func certsCommand() *cobra.Command {
 	var dir string
-	var hosts []string
+	var order certs.Order
 	c := &cobra.Command{
 		Use:   "certs",
 		Short: "Make certificates for --tls of the processes of jobs on several machines",
-		Long: "Writes a folder for --tls of rondo train, worker, coordinator, observe and etcd:\n" +
-			"tls.crt, tls.key and ca.crt. Copy these three to each machine. ca.key signs, and\n" +
-			"stays here: run the command again for more hosts, or within 90 days to renew; the\n" +
-			"processes read changed files again without a restart.\n\n" +
-			"Whoever has tls.key can take part in every job of these machines.",
+		Long: "Writes a folder for --tls of rondo train, worker, coordinator, observe and etcd.\n" +
+			"Each process shows a certificate of its job and role from it: jobs/JOB/worker,\n" +
+			"coordinator, observer or user, or etcd and peer. Copy the folder to each machine\n" +
+			"without the files ca.key; a machine of workers alone needs no more than\n" +
+			"jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
+			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
+			"read changed files again without a restart.\n\n" +
+			"Whoever has a tls.key may do in that job what its role does.",
 	}
 	c.Flags().StringVar(&dir, "dir", "certs", "folder to write; an authority that is there is "+
-		"used")
-	c.Flags().StringSliceVar(&hosts, "hosts", nil, "names and IP addresses of all machines, as "+
-		"--etcd and --peers name them")
+		"used, and certificates of jobs that are there are renewed")
+	c.Flags().StringSliceVar(&order.Hosts, "hosts", nil, "names and IP addresses of all machines, "+
+		"as --etcd and --peers name them")
+	c.Flags().StringSliceVar(&order.Jobs, "job", []string{"rondo"}, "names of jobs")
+	c.Flags().StringVar(&order.Namespace, "namespace", "default", "namespace of the jobs: "+
+		"processes of another one are refused")
 	app.Require(c, "hosts")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		until, err := certs.Issue(dir, hosts, time.Now())
+		until, err := certs.Issue(dir, order, time.Now())
 		if err != nil {
 			return app.Usagef("--dir: %w", err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s/{%s,%s,%s} to each machine, and give "+
-			"its processes --tls %s; valid until %s\n", dir, certs.CertFile, certs.KeyFile,
-			certs.TrustFile, dir, until.Format(time.DateOnly))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without its files %s, to each machine, "+
+			"and give its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,
+			until.Format(time.DateOnly))
 		return err
 	}
 	return c

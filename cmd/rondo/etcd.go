@@ -41,8 +41,8 @@ func etcdCommand() *cobra.Command {
 	flags.IntVar(&peerPort, "peer-port", 2380, "port of --peers without an address")
 	flags.StringVar(&cfg.Health, "health", "127.0.0.1:2381", "host:port of /health, /livez, "+
 		"/readyz and /metrics, without TLS")
-	flags.StringVar(&cfg.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for mutual TLS "+
-		"with clients and members; default: no TLS")
+	flags.StringVar(&cfg.TLS, "tls", "", "folder that rondo certs made, for mutual TLS with "+
+		"clients and members; default: no TLS")
 	flags.BoolVar(&cfg.Insecure, "insecure", false, "without --tls: let other machines read and "+
 		"write everything in this etcd")
 	flags.DurationVar(&cfg.Patience, "patience", 10*time.Minute, "how long to wait for the others "+

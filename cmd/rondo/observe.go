@@ -28,8 +28,8 @@ func observeCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringSliceVar(&cfg.Meet.Etcd, "etcd", nil, "host:port,... of etcd")
 	flags.StringVar(&cfg.Meet.Job, "job", "rondo", "name of the job")
-	flags.StringVar(&cfg.Meet.TLS, "tls", "", "folder with tls.crt, tls.key and ca.crt, for "+
-		"mutual TLS to etcd and the coordinator; default: no TLS")
+	flags.StringVar(&cfg.Meet.TLS, "tls", "", "folder that rondo certs made, for mutual "+
+		"TLS to etcd and the coordinator; default: no TLS")
 	flags.StringVar(&cfg.Listen, "listen", "127.0.0.1:8080", "host:port of the web page; an empty "+
 		"host is all of this machine's addresses, with --insecure")
 	flags.BoolVar(&cfg.Meet.Insecure, "insecure", false, "let other machines read the page, which "+

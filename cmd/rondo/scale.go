@@ -14,6 +14,7 @@ import (
 	"rondo/cluster/rpc"
 	"rondo/coordinator"
 	"rondo/internal/app"
+	"rondo/internal/certs"
 	"rondo/k8s/kube"
 	rondov1 "rondo/proto/rondo/v1"
 )
@@ -27,11 +28,11 @@ type namedJob struct {
 // jobFlags defines the flags that name a running job: in an etcd that this machine reaches, or in a
 // Kubernetes cluster.
 func jobFlags(c *cobra.Command) *namedJob {
-	n := &namedJob{}
+	n := &namedJob{cfg: meet.Config{Role: certs.User}}
 	c.Flags().StringSliceVar(&n.cfg.Etcd, "etcd", nil, "host:port,... of etcd; default: the job "+
 		"is one in a Kubernetes cluster")
-	c.Flags().StringVar(&n.cfg.TLS, "tls", "", "with --etcd: folder with tls.crt, tls.key and "+
-		"ca.crt, for mutual TLS to etcd and the coordinator")
+	c.Flags().StringVar(&n.cfg.TLS, "tls", "", "with --etcd: folder that rondo certs made, "+
+		"for mutual TLS to etcd and the coordinator")
 	jobName(c, &n.cfg.Job)
 	n.connect = kube.AddFlags(c)
 	return n

@@ -59,8 +59,8 @@ func trainCommand() *cobra.Command {
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	c.Flags().BoolVar(&verbose, "verbose", false, "log the processes' actions, and show where "+
 		"the steps' time goes")
-	c.Flags().StringVar(&where.TLS, "tls", "", "with --etcd: folder with tls.crt, tls.key and "+
-		"ca.crt, for mutual TLS on every connection; rondo certs makes one")
+	c.Flags().StringVar(&where.TLS, "tls", "", "with --etcd: folder that rondo certs made, for "+
+		"mutual TLS on every connection")
 	c.Flags().BoolVar(&where.Insecure, "insecure", false, "let other machines reach the page, "+
 		"and without --tls the coordinator and the workers, without encryption")
 	groupFlags(c)

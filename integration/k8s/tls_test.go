@@ -11,6 +11,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,9 +38,20 @@ func TestTLS(t *testing.T) {
 	c := connect(t)
 	n := c.namespace(t, "tls")
 	a := newAuthority(t)
-	person := n.secret("rondo-tls", a, "rondo")
-	n.secret("rondo-etcd-tls", a, "rondo", "rondo-etcd", "rondo-etcd-0.rondo-etcd",
-		"rondo-etcd-1.rondo-etcd", "rondo-etcd-2.rondo-etcd", "localhost")
+	role := func(secret, role string) tls.Certificate {
+		return n.secret(secret, a, &x509.Certificate{DNSNames: []string{"rondo"},
+			Subject: pkix.Name{CommonName: "rondo/" + role},
+			URIs:    []*url.URL{{Scheme: "rondo", Host: n.name, Path: "/rondo/" + role}}})
+	}
+	worker := role("rondo-worker-tls", "worker")
+	role("rondo-coordinator-tls", "coordinator")
+	person := role("rondo-observer-tls", "user")
+	for secret, by := range map[string]*authority{"rondo-etcd-tls": a,
+		"rondo-etcd-peer-tls": newAuthority(t)} {
+		n.secret(secret, by, &x509.Certificate{Subject: pkix.Name{CommonName: "root"},
+			DNSNames: []string{"rondo", "rondo-etcd", "rondo-etcd-0.rondo-etcd",
+				"rondo-etcd-1.rondo-etcd", "rondo-etcd-2.rondo-etcd", "localhost"}})
+	}
 	const steps = 400
 	j := &trial{steps: steps, job: &job{namespace: n, name: "rondo",
 		flags: small("--steps", fmt.Sprint(steps))}}
@@ -49,12 +61,14 @@ func TestTLS(t *testing.T) {
 	j.awaitRing(2)
 
 	trusting := tls.Config{RootCAs: a.pool, ServerName: "rondo"}
-	certified := trusting.Clone()
-	certified.Certificates = []tls.Certificate{person}
 	for _, to := range []struct {
 		pod  string
 		port int
-	}{{"rondo-etcd-0", 2379}, {j.serving("worker")[0].Name, 7000}, {j.leader().Name, 7000}} {
+		as   tls.Certificate
+	}{{"rondo-etcd-0", 2379, person}, {j.serving("worker")[0].Name, 7000, worker},
+		{j.leader().Name, 7000, person}} {
+		certified := trusting.Clone()
+		certified.Certificates = []tls.Certificate{to.as}
 		for _, as := range []struct {
 			what    string
 			client  credentials.TransportCredentials
@@ -173,12 +187,12 @@ func (a *authority) sign(t *testing.T, what *x509.Certificate) (*x509.Certificat
 	return cert, key
 }
 
-// secret makes a Secret as cert-manager does, with a certificate of these names, and returns that.
-func (n *namespace) secret(name string, a *authority, names ...string) tls.Certificate {
+// secret makes a Secret as cert-manager does, with a certificate of this kind, and returns that.
+func (n *namespace) secret(name string, a *authority, what *x509.Certificate) tls.Certificate {
 	n.t.Helper()
-	cert, key := a.sign(n.t, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject: pkix.Name{CommonName: names[0]}, DNSNames: names,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}})
+	what.SerialNumber = big.NewInt(time.Now().UnixNano())
+	what.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	cert, key := a.sign(n.t, what)
 	private, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		n.t.Fatal(err)

@@ -1,8 +1,9 @@
-// Package certs is a process's identity on the network: a certificate, its key and the authority
-// that both ends of a connection trust. They lie in a folder, in the layout of cert-manager's
-// secrets. The package provides mutual TLS. It reads the folder again for each connection, so that
-// certificates can be renewed without a restart. Issue makes such a folder. The package knows no
-// service. It may import crypto and gRPC's credentials, and nothing of this module.
+// Package certs is a process's identity on the network: a certificate, which names the process's
+// job and role, its key and the authority that both ends of a connection trust. They lie in a
+// folder, in the layout of cert-manager's secrets. The package provides mutual TLS between
+// processes of one job. It reads the folder again for each connection, so that certificates can be
+// renewed without a restart. Issue makes such folders. The package knows no service. It may import
+// crypto and gRPC, and nothing of this module.
 package certs
 
 import (
@@ -11,6 +12,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -29,24 +31,57 @@ const (
 // addresses.
 const Name = "rondo"
 
+// EtcdRoot is the common name of etcd's members, and the name of etcd's user who may do everything.
+const EtcdRoot = "root"
+
+// Folders of a tree that Issue makes; see also jobFolder.
+const (
+	EtcdFolder = "etcd" // of etcd's members, for clients
+	PeerFolder = "peer" // of etcd's members, for each other, by an authority of their own
+	jobsFolder = "jobs"
+)
+
+// jobFolder returns a process's folder in a tree that Issue makes.
+func jobFolder(tree, job string, role Role) string {
+	return filepath.Join(tree, jobsFolder, job, string(role))
+}
+
 // Identity is the last valid content of a folder.
 type Identity struct {
-	dir string
+	dir  string
+	job  string // empty: of no job's process
+	role Role
 
 	mu      sync.Mutex
 	content [3][]byte
 	own     *tls.Certificate
+	is      Process
 	trusted *x509.CertPool
 
 	refused atomic.Pointer[error]
 }
 
-// Load reads a folder. The error names the faulty file. An expired certificate is no error: it may
-// be renewed at any time, and until then the peers report it.
-func Load(dir string) (*Identity, error) {
-	i := &Identity{dir: dir}
+// Load reads the certificate of a process with a role in a job: from the folder itself or, if it
+// has none, from the process's folder in a tree that Issue has made. The error names the faulty
+// file. An expired certificate is no error: it may be renewed at any time, and until then the peers
+// report it.
+func Load(folder, job string, role Role) (*Identity, error) {
+	i := &Identity{dir: folder, job: job, role: role}
+	if _, err := os.Stat(i.path(CertFile)); errors.Is(err, fs.ErrNotExist) {
+		i.dir = jobFolder(folder, job, role)
+	}
 	if err := i.read(); err != nil {
-		return nil, fmt.Errorf("--tls %s: %w", dir, err)
+		return nil, fmt.Errorf("--tls %s: %w", folder, err)
+	}
+	return i, nil
+}
+
+// LoadEtcd reads the certificate of a member of etcd, which is of no job, from a folder of a tree
+// that Issue has made.
+func LoadEtcd(tree, folder string) (*Identity, error) {
+	i := &Identity{dir: filepath.Join(tree, folder)}
+	if err := i.read(); err != nil {
+		return nil, fmt.Errorf("--tls %s: %w", tree, err)
 	}
 	return i, nil
 }
@@ -59,8 +94,8 @@ func (i *Identity) read() error {
 	for n, name := range []string{CertFile, KeyFile, TrustFile} {
 		var err error
 		if content[n], err = os.ReadFile(i.path(name)); err != nil {
-			return fmt.Errorf("%w (the folder needs %s, %s and %s)", err, CertFile, KeyFile,
-				TrustFile)
+			return fmt.Errorf("%w (%s needs %s, %s and %s%s)", err, i.dir, CertFile, KeyFile,
+				TrustFile, i.remedy())
 		}
 	}
 	if i.own != nil && bytes.Equal(content[0], i.content[0]) &&
@@ -81,8 +116,42 @@ func (i *Identity) read() error {
 		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile),
 			TrustFile, err)
 	}
-	i.content, i.own, i.trusted = content, &own, trusted
+	is, err := i.find(own.Certificate)
+	if err != nil {
+		return err
+	}
+	i.content, i.own, i.is, i.trusted = content, &own, is, trusted
 	return nil
+}
+
+// find returns the process of the identity's job and role that the certificate names.
+func (i *Identity) find(der [][]byte) (Process, error) {
+	if i.job == "" {
+		return Process{}, nil
+	}
+	for _, p := range Processes(chain(der)[0]) {
+		if p.Job == i.job && p.Role == i.role {
+			return p, nil
+		}
+	}
+	return Process{}, fmt.Errorf("%s is not for a %s of job %s: among its names it needs the URI "+
+		"%s://NAMESPACE/%s/%s%s", i.path(CertFile), i.role, i.job, scheme, i.job, i.role,
+		i.remedy())
+}
+
+// remedy ends an error about a certificate that is missing.
+func (i *Identity) remedy() string {
+	if i.job == "" {
+		return "; rondo certs makes them"
+	}
+	return "; rondo certs --job " + i.job + " makes one"
+}
+
+// process returns what the certificate says of this process.
+func (i *Identity) process() Process {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.is
 }
 
 // newest returns the folder's current content. While the files are being replaced it returns the
@@ -94,9 +163,9 @@ func (i *Identity) newest() (*tls.Certificate, *x509.CertPool) {
 	return i.own, i.trusted
 }
 
-// Server returns the configuration of a server. Every client with a certificate of the same
-// authority is accepted, so the authority should serve this cluster only.
-func (i *Identity) Server() *tls.Config {
+// Server returns the configuration of a server. Clients need a certificate of the same authority,
+// and one of the roles in the same job; without roles, no more than that.
+func (i *Identity) Server(roles ...Role) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ClientAuth: tls.RequireAnyClientCert, // verified by VerifyConnection
@@ -104,16 +173,28 @@ func (i *Identity) Server() *tls.Config {
 			own, _ := i.newest()
 			return own, nil
 		},
-		VerifyConnection: i.verify,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if err := i.verify(s); err != nil || len(roles) == 0 {
+				return err
+			}
+			return i.admit(s.PeerCertificates[0], roles)
+		},
 	}
 }
 
 // Client returns the configuration of a client for connections that begin soon: it has the present
 // authority. serverName is the server's name; empty means the name or IP address in the address,
-// which the server's certificate must have.
-func (i *Identity) Client(serverName string) *tls.Config {
+// which the server's certificate must have. It must have one of the roles in the same job, too, if
+// there are any.
+func (i *Identity) Client(serverName string, roles ...Role) *tls.Config {
 	_, trusted := i.newest()
 	return &tls.Config{
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(roles) == 0 {
+				return nil
+			}
+			return i.admit(s.PeerCertificates[0], roles)
+		},
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
 		RootCAs:    trusted,

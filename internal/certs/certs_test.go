@@ -45,7 +45,9 @@ func (l *log) await(t *testing.T, word string) {
 }
 
 // serve starts a server; with nil creds it has no TLS.
-func serve(t *testing.T, creds credentials.TransportCredentials) string {
+func serve(
+	t *testing.T, creds credentials.TransportCredentials, options ...grpc.ServerOption,
+) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -54,7 +56,7 @@ func serve(t *testing.T, creds credentials.TransportCredentials) string {
 	if creds == nil {
 		creds = insecure.NewCredentials()
 	}
-	server := grpc.NewServer(grpc.Creds(creds))
+	server := grpc.NewServer(append(options, grpc.Creds(creds))...)
 	healthpb.RegisterHealthServer(server, healthserver.NewServer())
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
@@ -81,7 +83,7 @@ func ask(t *testing.T, conn *grpc.ClientConn) error {
 
 func load(t *testing.T, dir string) *certs.Identity {
 	t.Helper()
-	identity, err := certs.Load(dir)
+	identity, err := certs.Load(dir, certstest.Job, certs.Worker)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +209,7 @@ func TestWrongFolders(t *testing.T) {
 			if err := c.change(dir); err != nil {
 				t.Fatal(err)
 			}
-			_, err := certs.Load(dir)
+			_, err := certs.Load(dir, certstest.Job, certs.Worker)
 			if err == nil || !strings.Contains(err.Error(), c.words) ||
 				!strings.Contains(err.Error(), dir) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("%v: want one line with %q and the folder", err, c.words)

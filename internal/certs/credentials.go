@@ -3,6 +3,7 @@ package certs
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,21 +15,24 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// ServerCredentials returns credentials for a gRPC server. log receives a line for each refused
-// client.
-func (i *Identity) ServerCredentials(log *slog.Logger) credentials.TransportCredentials {
-	return &server{TransportCredentials: credentials.NewTLS(i.Server()),
+// ServerCredentials returns credentials for a gRPC server; see Server. log receives a line for each
+// refused client. A connection ends within a minute of its client's certificate or of the trust in
+// its authority, if something comes over it every half minute, as with gRPC's keepalive.
+func (i *Identity) ServerCredentials(
+	log *slog.Logger, roles ...Role,
+) credentials.TransportCredentials {
+	return &server{TransportCredentials: credentials.NewTLS(i.Server(roles...)), identity: i,
 		refusals: newRefusalLog(log)}
 }
 
-// ClientCredentials returns credentials for a gRPC client. serverName is the server's name; empty
-// means the name or IP address in the address. Errors name the peer and the faulty file. They go to
-// log too, because a gRPC client may hide them behind a deadline.
+// ClientCredentials returns credentials for a gRPC client; see Client. Errors name the peer and the
+// faulty file. They go to log too, because a gRPC client may hide them behind a deadline.
+// Connections end as those of ServerCredentials do.
 func (i *Identity) ClientCredentials(
-	serverName string, log *slog.Logger,
+	serverName string, log *slog.Logger, roles ...Role,
 ) credentials.TransportCredentials {
-	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName)), identity: i,
-		serverName: serverName, refusals: newRefusalLog(log)}
+	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName, roles...)),
+		identity: i, serverName: serverName, roles: roles, refusals: newRefusalLog(log)}
 }
 
 // Refused returns why the client's last connection failed, or nil if it succeeded.
@@ -42,6 +46,7 @@ func (i *Identity) Refused() error {
 // server logs refusals, which gRPC would write only to its own log.
 type server struct {
 	credentials.TransportCredentials
+	identity *Identity
 	refusals *refusalLog
 }
 
@@ -77,7 +82,7 @@ func (t *refusalLog) warn(what, host string, err error) {
 func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := s.TransportCredentials.ServerHandshake(conn)
 	if err == nil {
-		return secured, info, nil
+		return s.identity.watched(secured, info, x509.ExtKeyUsageClientAuth), info, nil
 	}
 	host, _, splitErr := net.SplitHostPort(conn.RemoteAddr().String())
 	if splitErr != nil {
@@ -92,23 +97,26 @@ func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo,
 }
 
 func (s *server) Clone() credentials.TransportCredentials {
-	return &server{TransportCredentials: s.TransportCredentials.Clone(), refusals: s.refusals}
+	return &server{TransportCredentials: s.TransportCredentials.Clone(), identity: s.identity,
+		refusals: s.refusals}
 }
 
 type client struct {
 	credentials.TransportCredentials
 	identity   *Identity
 	serverName string
+	roles      []Role
 	refusals   *refusalLog
 }
 
 func (c *client) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
 	net.Conn, credentials.AuthInfo, error) {
 	peer := conn.RemoteAddr().String()
-	present := credentials.NewTLS(c.identity.Client(c.serverName))
+	present := credentials.NewTLS(c.identity.Client(c.serverName, c.roles...))
 	secured, info, err := present.ClientHandshake(ctx, authority, conn)
 	if err == nil {
 		c.identity.refused.Store(nil)
+		secured = c.identity.watched(secured, info, x509.ExtKeyUsageServerAuth)
 		return &unverifiedConn{Conn: secured, peer: peer, client: c}, info, nil
 	}
 	var plain tls.RecordHeaderError
@@ -132,7 +140,41 @@ func (c *client) refuse(peer string, err error) error {
 
 func (c *client) Clone() credentials.TransportCredentials {
 	return &client{TransportCredentials: c.TransportCredentials.Clone(), identity: c.identity,
-		serverName: c.serverName, refusals: c.refusals}
+		serverName: c.serverName, roles: c.roles, refusals: c.refusals}
+}
+
+// verifyInterval is the least time between two checks of a connection's certificate.
+const verifyInterval = 20 * time.Second
+
+// watchedConn is a connection that ends when the other end's certificate is no longer valid.
+type watchedConn struct {
+	net.Conn
+	identity *Identity
+	shown    []*x509.Certificate
+	use      x509.ExtKeyUsage
+	next     time.Time // of the next check; only Read uses it
+}
+
+func (i *Identity) watched(
+	conn net.Conn, info credentials.AuthInfo, use x509.ExtKeyUsage,
+) net.Conn {
+	shown := info.(credentials.TLSInfo).State.PeerCertificates
+	return &watchedConn{Conn: conn, identity: i, shown: shown, use: use,
+		next: time.Now().Add(verifyInterval)}
+}
+
+func (w *watchedConn) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	now := time.Now()
+	if err != nil || now.Before(w.next) {
+		return n, err
+	}
+	w.next = now.Add(verifyInterval)
+	_, trusted := w.identity.newest()
+	if err := check(w.shown, trusted, w.use); err != nil {
+		return 0, errors.Join(w.identity.explain(w.shown[0], err), w.Close())
+	}
+	return n, nil
 }
 
 // unverifiedConn is a client's connection on which the server's verdict is still to come. In TLS
@@ -177,6 +219,6 @@ func (a *unverifiedConn) explain(err error) error {
 		return err
 	}
 	return a.client.refuse(a.peer, fmt.Errorf("it refuses the certificate of this process, %s "+
-		"(%w): both ends need one of the same authority that has not expired",
-		a.client.identity.path(CertFile), err))
+		"(%w): both ends need one of the same authority and job that has not expired, and this "+
+		"process one with its role", a.client.identity.path(CertFile), err))
 }

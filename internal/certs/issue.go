@@ -12,14 +12,15 @@ import (
 	"io/fs"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"time"
 )
 
-// AuthorityKeyFile is the authority's private key in the folder that Issue writes. It stays on the
-// machine that issues certificates.
+// AuthorityKeyFile is an authority's private key beside its certificate. It stays on the machine
+// that issues certificates.
 const AuthorityKeyFile = "ca.key"
 
 // How long certificates are valid. Clocks may differ by skew.
@@ -29,27 +30,75 @@ const (
 	skew          = 5 * time.Minute
 )
 
-// Issue writes a certificate for the processes of jobs on these hosts, names or IP addresses, to a
-// folder. If the folder has an authority with its key, that signs; otherwise Issue makes one. It
-// returns the time until which the certificate is valid. The folder is of the kind that Load reads;
-// processes that read it take up the new certificate without a restart.
-func Issue(dir string, hosts []string, now time.Time) (until time.Time, err error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// Order says for whom Issue makes certificates.
+type Order struct {
+	Hosts     []string // names and IP addresses of etcd's members
+	Namespace string   // of the jobs, in URIs
+	Jobs      []string
+}
+
+// Issue writes a tree of folders, of the kind that Load and LoadEtcd read: jobs/JOB/ROLE for the
+// processes of each job, named or there already, and etcd and peer for etcd's members. The tree has
+// an authority with its key, and peer another one; Issue makes one that is not there. It returns
+// the time until which the certificates are valid. Processes that read the folders take up the new
+// ones without a restart.
+func Issue(tree string, order Order, now time.Time) (until time.Time, err error) {
+	if err := os.MkdirAll(filepath.Join(tree, jobsFolder), 0o700); err != nil {
 		return until, err
 	}
-	authority, key, err := authority(dir, now)
+	by, err := openAuthority(tree, now)
 	if err != nil {
 		return until, err
 	}
-	until = now.Add(leafLife)
-	if authority.NotAfter.Before(until) {
-		until = authority.NotAfter
+	there, err := os.ReadDir(filepath.Join(tree, jobsFolder))
+	if err != nil {
+		return until, err
 	}
-	leaf := &x509.Certificate{Subject: pkix.Name{CommonName: Name}, NotBefore: now.Add(-skew),
-		NotAfter: until, KeyUsage: x509.KeyUsageDigitalSignature,
-		DNSNames:    []string{Name, "localhost"},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+	for _, entry := range there {
+		order.Jobs = append(order.Jobs, entry.Name())
+	}
+	until = now.Add(leafLife)
+	if by.cert.NotAfter.Before(until) {
+		until = by.cert.NotAfter
+	}
+	for _, job := range order.Jobs {
+		for _, role := range Roles() {
+			p := Process{Namespace: order.Namespace, Job: job, Role: role}
+			if err := p.validate(); err != nil {
+				return until, err
+			}
+			leaf := leaf(p.User(), now, until)
+			leaf.URIs = []*url.URL{p.uri()}
+			if err := by.issue(jobFolder(tree, job, role), leaf); err != nil {
+				return until, err
+			}
+		}
+	}
+	err = by.issue(filepath.Join(tree, EtcdFolder), served(leaf(EtcdRoot, now, until), order.Hosts))
+	if err != nil {
+		return until, err
+	}
+	peers := filepath.Join(tree, PeerFolder)
+	if by, err = openAuthority(peers, now); err != nil {
+		return until, err
+	}
+	if by.cert.NotAfter.Before(until) {
+		until = by.cert.NotAfter
+	}
+	return until, by.issue(peers, served(leaf("etcd peer", now, until), order.Hosts))
+}
+
+// leaf returns a certificate without its names, but for Name, to be signed.
+func leaf(common string, now, until time.Time) *x509.Certificate {
+	return &x509.Certificate{Subject: pkix.Name{CommonName: common}, NotBefore: now.Add(-skew),
+		NotAfter: until, KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{Name},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+}
+
+// served adds the names and addresses under which a server is reached to its certificate.
+func served(leaf *x509.Certificate, hosts []string) *x509.Certificate {
+	leaf.DNSNames = append(leaf.DNSNames, "localhost")
+	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
 			leaf.IPAddresses = append(leaf.IPAddresses, ip)
@@ -57,19 +106,40 @@ func Issue(dir string, hosts []string, now time.Time) (until time.Time, err erro
 			leaf.DNSNames = append(leaf.DNSNames, host)
 		}
 	}
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return until, err
-	}
-	der, err := sign(leaf, authority, own, key)
-	if err == nil {
-		err = writePair(dir, CertFile, der, KeyFile, own)
-	}
-	return until, err
+	return leaf
 }
 
-// authority returns the folder's authority and its key, and makes them if neither is there.
-func authority(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+// authority signs certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	pem  []byte // of the authority's file, which may hold others
+}
+
+// issue signs a certificate and writes it to a folder, with its key and the authority.
+func (a *authority) issue(dir string, leaf *x509.Certificate) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	der, err := sign(leaf, a.cert, own, a.key)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(filepath.Join(dir, TrustFile), a.pem); err != nil {
+		return err
+	}
+	return writePair(dir, CertFile, der, KeyFile, own)
+}
+
+// openAuthority returns the folder's authority, and makes one if there is none.
+func openAuthority(dir string, now time.Time) (*authority, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
 	certFile, keyFile := filepath.Join(dir, TrustFile), filepath.Join(dir, AuthorityKeyFile)
 	text, err := os.ReadFile(certFile)
 	private, keyErr := os.ReadFile(keyFile)
@@ -77,52 +147,51 @@ func authority(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey,
 		return newAuthority(dir, now)
 	}
 	if err != nil || keyErr != nil {
-		return nil, nil, fmt.Errorf("%w: both files of an authority are needed, or none",
+		return nil, fmt.Errorf("%w: both files of an authority are needed, or none",
 			errors.Join(err, keyErr))
 	}
 	certBlock, _ := pem.Decode(text)
 	keyBlock, _ := pem.Decode(private)
 	if certBlock == nil || keyBlock == nil {
-		return nil, nil, fmt.Errorf("%s and %s are not an authority's certificate and key",
-			certFile, keyFile)
+		return nil, fmt.Errorf("%s and %s are not an authority's certificate and key", certFile,
+			keyFile)
 	}
 	cert, err := x509.ParseCertificate(certBlock.Bytes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", certFile, err)
+		return nil, fmt.Errorf("%s: %w", certFile, err)
 	}
 	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", keyFile, err)
+		return nil, fmt.Errorf("%s: %w", keyFile, err)
 	}
 	key, ok := parsed.(*ecdsa.PrivateKey)
 	switch {
 	case !ok || !key.PublicKey.Equal(cert.PublicKey) || !cert.IsCA:
-		return nil, nil, fmt.Errorf("%s is not the key of the authority in %s", keyFile, certFile)
+		return nil, fmt.Errorf("%s is not the key of the first authority in %s", keyFile, certFile)
 	case now.After(cert.NotAfter):
-		return nil, nil, fmt.Errorf("the authority in %s was valid until %s: remove it and %s, "+
+		return nil, fmt.Errorf("the authority in %s was valid until %s: remove it and %s, "+
 			"and give all processes the new files", certFile, cert.NotAfter.Format(time.RFC3339),
 			keyFile)
 	}
-	return cert, key, nil
+	return &authority{cert: cert, key: key, pem: text}, nil
 }
 
-func newAuthority(dir string, now time.Time) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+func newAuthority(dir string, now time.Time) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "rondo authority"}, IsCA: true,
 		BasicConstraintsValid: true, MaxPathLenZero: true, NotBefore: now.Add(-skew),
 		NotAfter: now.Add(authorityLife), KeyUsage: x509.KeyUsageCertSign}
 	der, err := sign(template, template, key, key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	if err := writePair(dir, TrustFile, der, AuthorityKeyFile, key); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	cert, err := x509.ParseCertificate(der)
-	return cert, key, err
+	return openAuthority(dir, now)
 }
 
 // sign returns a certificate of a key, signed by its parent's.
@@ -142,18 +211,19 @@ func writePair(dir, certFile string, der []byte, keyFile string, key *ecdsa.Priv
 	if err != nil {
 		return err
 	}
-	for _, file := range []struct {
-		name  string
-		block pem.Block
-	}{{keyFile, pem.Block{Type: "PRIVATE KEY", Bytes: private}},
-		{certFile, pem.Block{Type: "CERTIFICATE", Bytes: der}}} {
-		path := filepath.Join(dir, file.name)
-		if err := os.WriteFile(path+".new", pem.EncodeToMemory(&file.block), 0o600); err != nil {
-			return err
-		}
-		if err := os.Rename(path+".new", path); err != nil {
-			return err
-		}
+	err = writeFile(filepath.Join(dir, keyFile),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
+	if err != nil {
+		return err
 	}
-	return nil
+	return writeFile(filepath.Join(dir, certFile),
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// writeFile replaces a file at once.
+func writeFile(path string, content []byte) error {
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
 }

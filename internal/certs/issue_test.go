@@ -10,54 +10,153 @@ import (
 	"rondo/internal/certs"
 )
 
-// TestIssue: a folder of Issue serves both ends, on the hosts that it names; issuing again renews
-// under the same authority, which running processes take up.
+// TestIssue: the folders of Issue serve both ends of a job's connections, and etcd's members on the
+// hosts that it names. Issuing again renews all under the same authority, which running processes
+// take up.
 func TestIssue(t *testing.T) {
-	dir, later := t.TempDir(), time.Now()
-	if _, err := certs.Issue(dir, []string{"host-a", "192.0.2.7"}, later); err != nil {
+	dir, now := t.TempDir(), time.Now()
+	order := certs.Order{Hosts: []string{"host-a", "192.0.2.7"}, Namespace: "here",
+		Jobs: []string{"book", "song"}}
+	issue := func(o certs.Order, at time.Time) (time.Time, error) { return certs.Issue(dir, o, at) }
+	if _, err := issue(order, now); err != nil {
 		t.Fatal(err)
 	}
-	identity := load(t, dir)
-	address := serve(t, identity.ServerCredentials(nil))
+	address := serve(t, member(t, dir).ServerCredentials(nil))
+	worker := of(t, dir, "book", certs.Worker)
 	for name, words := range map[string]string{certs.Name: "", "": "", "host-a": "",
 		"192.0.2.7": "", "host-b": "host-b", "192.0.2.8": "192.0.2.8"} {
-		err := ask(t, dial(t, address, load(t, dir).ClientCredentials(name, nil)))
+		err := ask(t, dial(t, address, worker.ClientCredentials(name, nil)))
 		if (err == nil) != (words == "") || err != nil && !strings.Contains(err.Error(), words) {
 			t.Errorf("as %q: %v", name, err)
 		}
 	}
-	before, err := os.ReadFile(filepath.Join(dir, certs.TrustFile))
-	if err != nil {
-		t.Fatal(err)
-	}
-	until, err := certs.Issue(dir, []string{"host-b"}, later)
-	if err != nil || until.Before(later.Add(24*time.Hour)) {
+	before := read(t, dir, certs.TrustFile)
+	order.Hosts, order.Jobs = []string{"host-b"}, nil
+	until, err := issue(order, now)
+	if err != nil || until.Before(now.Add(24*time.Hour)) {
 		t.Fatalf("valid until %v, %v", until, err)
 	}
-	after, err := os.ReadFile(filepath.Join(dir, certs.TrustFile))
-	if err != nil || string(after) != string(before) {
-		t.Errorf("another authority, %v", err)
+	if after := read(t, dir, certs.TrustFile); after != before {
+		t.Error("another authority")
 	}
-	if err := ask(t, dial(t, address, identity.ClientCredentials("host-b", nil))); err != nil {
+	if err := ask(t, dial(t, address, worker.ClientCredentials("host-b", nil))); err != nil {
 		t.Errorf("the new host: %v", err)
 	}
-	for _, name := range []string{certs.KeyFile, certs.AuthorityKeyFile} {
+	for _, name := range []string{"jobs/song/user/" + certs.KeyFile, certs.AuthorityKeyFile} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		if err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v, %v", name, info, err)
 		}
 	}
-	if _, err := certs.Issue(dir, nil, later.Add(366*24*time.Hour)); err == nil ||
+	if _, err := issue(order, now.Add(366*24*time.Hour)); err == nil ||
 		!strings.Contains(err.Error(), "was valid until") {
 		t.Errorf("an authority that has expired: %v", err)
 	}
 	if err := os.Remove(filepath.Join(dir, certs.AuthorityKeyFile)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := certs.Issue(dir, nil, later); err == nil ||
+	if _, err := issue(order, now); err == nil ||
 		!strings.Contains(err.Error(), certs.AuthorityKeyFile) {
 		t.Errorf("an authority without its key: %v", err)
 	}
+}
+
+func read(t *testing.T, dir, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func of(t *testing.T, dir, job string, role certs.Role) *certs.Identity {
+	t.Helper()
+	identity, err := certs.Load(dir, job, role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
+}
+
+// TestWhoIsWho: a server takes callers of its own namespace and job with one of the roles that it
+// wants, for the methods that are theirs; a client takes servers likewise.
+func TestWhoIsWho(t *testing.T) {
+	dir, elsewhere := t.TempDir(), t.TempDir()
+	order := certs.Order{Namespace: "here", Jobs: []string{"book", "song"}}
+	if _, err := certs.Issue(dir, order, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	// The same authority, in another namespace.
+	for _, name := range []string{certs.TrustFile, certs.AuthorityKeyFile} {
+		err := os.WriteFile(filepath.Join(elsewhere, name), []byte(read(t, dir, name)), 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	order.Namespace = "there"
+	if _, err := certs.Issue(elsewhere, order, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	lead := of(t, dir, "book", certs.Coordinator)
+	const check = "/grpc.health.v1.Health/Check"
+	address := serve(t, lead.ServerCredentials(nil, certs.Worker, certs.Observer),
+		lead.Authorize(map[string][]certs.Role{check: {certs.Worker}})...)
+	nothing := serve(t, lead.ServerCredentials(nil, certs.Roles()...), lead.Authorize(nil)...)
+	const refused = "it refuses the certificate of this process"
+	for _, c := range []struct {
+		name, address string
+		caller        *certs.Identity
+		server        certs.Role // that it wants
+		words         string     // in its error; empty: it is served
+	}{
+		{"a worker", address, of(t, dir, "book", certs.Worker), certs.Coordinator, ""},
+		{"an observer", address, of(t, dir, "book", certs.Observer), certs.Coordinator,
+			"refuses the caller"},
+		{"a user", address, of(t, dir, "book", certs.User), certs.Coordinator, refused},
+		{"a worker of another job", address, of(t, dir, "song", certs.Worker), "", refused},
+		{"a worker of another namespace", address, of(t, elsewhere, "book", certs.Worker), "",
+			refused},
+		{"a member of etcd", address, member(t, dir), "", refused},
+		{"a worker that wants a worker", address, of(t, dir, "book", certs.Worker), certs.Worker,
+			"is for [rondo://here/book/coordinator], and not for rondo://here/book/worker"},
+		{"a worker of another job that wants its leader", address,
+			of(t, dir, "song", certs.Worker), certs.Coordinator,
+			"and not for rondo://here/song/coordinator"},
+		{"a method of nobody", nothing, of(t, dir, "book", certs.User), certs.Coordinator,
+			"refuses the caller"},
+	} {
+		var wanted []certs.Role
+		if c.server != "" {
+			wanted = []certs.Role{c.server}
+		}
+		err := ask(t, dial(t, c.address, c.caller.ClientCredentials(certs.Name, nil, wanted...)))
+		if (err == nil) != (c.words == "") ||
+			err != nil && !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.words)
+		}
+	}
+	for from, words := range map[string]string{
+		filepath.Join(dir, "jobs/book/worker"): "it needs the URI rondo://NAMESPACE/book/observer",
+		elsewhere + "/none":                    "no such file",
+	} {
+		_, err := certs.Load(from, "book", certs.Observer)
+		if err == nil || !strings.Contains(err.Error(), words) ||
+			!strings.HasSuffix(err.Error(), "rondo certs --job book makes one") &&
+				!strings.HasSuffix(err.Error(), "rondo certs --job book makes one)") ||
+			strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want %q", from, err, words)
+		}
+	}
+}
+
+func member(t *testing.T, dir string) *certs.Identity {
+	t.Helper()
+	identity, err := certs.LoadEtcd(dir, certs.EtcdFolder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return identity
 }
 
 func TestExposed(t *testing.T) {

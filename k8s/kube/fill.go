@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 
@@ -44,6 +46,8 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 		}, "spec", "template")
 	case "StatefulSet":
 		return f.etcd(o)
+	case "Certificate":
+		return f.certificate(o)
 	case "PodDisruptionBudget":
 		return edit(o.Object, func(p *policyv1.PodDisruptionBudgetSpec) error {
 			if p.MinAvailable != nil {
@@ -59,6 +63,19 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 		}, "spec")
 	}
 	return nil
+}
+
+// certificate names the job and its namespace in a process's certificate, as internal/certs reads
+// it.
+func (f *filling) certificate(o *unstructured.Unstructured) error {
+	uris, _, err := unstructured.NestedStringSlice(o.Object, "spec", "uris")
+	if err != nil || len(uris) == 0 { // an authority's, or etcd's
+		return err
+	}
+	user := f.spec.Job + "/" + path.Base(uris[0])
+	uri := "rondo://" + o.GetNamespace() + "/" + user
+	return errors.Join(unstructured.SetNestedField(o.Object, user, "spec", "commonName"),
+		unstructured.SetNestedStringSlice(o.Object, []string{uri}, "spec", "uris"))
 }
 
 // leastAvailable returns the number of workers that a drain must leave: as many as their memory is

@@ -242,14 +242,15 @@ func kinds(lines ...string) []schema.GroupVersionKind {
 func jobKinds() []schema.GroupVersionKind {
 	return kinds("apps/v1 Deployment", "v1 Service", "policy/v1 PodDisruptionBudget",
 		"networking.k8s.io/v1 NetworkPolicy", "rbac.authorization.k8s.io/v1 RoleBinding",
-		"rbac.authorization.k8s.io/v1 Role", "v1 ServiceAccount", "v1 ConfigMap")
+		"rbac.authorization.k8s.io/v1 Role", "v1 ServiceAccount", "v1 ConfigMap",
+		"cert-manager.io/v1 Certificate")
 }
 
 // sharedKinds returns the kinds of the objects that a namespace's jobs share, etcd first.
 func sharedKinds() []schema.GroupVersionKind {
 	return slices.Concat(kinds("apps/v1 StatefulSet"), jobKinds(), kinds(
-		"cert-manager.io/v1 Certificate", "cert-manager.io/v1 Issuer",
-		"monitoring.coreos.com/v1 ServiceMonitor", "monitoring.coreos.com/v1 PodMonitor"))
+		"cert-manager.io/v1 Issuer", "monitoring.coreos.com/v1 ServiceMonitor",
+		"monitoring.coreos.com/v1 PodMonitor"))
 }
 
 // removeEtcdData removes the volumes of the namespace's etcd. If the etcd still exists, rondo

@@ -5,11 +5,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
@@ -18,8 +20,16 @@ import (
 	"rondo/internal/certs"
 )
 
+// Job is the job of a certificate's processes, unless Authority.Names says otherwise.
+const Job = "demo"
+
 // Authority signs certificates.
 type Authority struct {
+	// Names are the processes that certificates name; New sets all roles of Job.
+	Names []certs.Process
+	// Common is the common name of certificates; empty: the first process's user of etcd.
+	Common string
+
 	t    testing.TB
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
@@ -28,7 +38,7 @@ type Authority struct {
 // New returns a new authority.
 func New(t testing.TB) *Authority {
 	t.Helper()
-	a := &Authority{t: t, key: newKey(t)}
+	a := &Authority{t: t, key: newKey(t), Names: All(Job)}
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true,
 		Subject: pkix.Name{CommonName: "test authority"}, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -41,6 +51,26 @@ func New(t testing.TB) *Authority {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// Open returns the authority in a folder that certs.Issue has written.
+func Open(t testing.TB, folder string) *Authority {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(folder, certs.TrustFile),
+		filepath.Join(folder, certs.AuthorityKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Authority{t: t, cert: pair.Leaf, key: pair.PrivateKey.(*ecdsa.PrivateKey)}
+}
+
+// All returns a job's processes of all roles.
+func All(job string) []certs.Process {
+	var all []certs.Process
+	for _, role := range certs.Roles() {
+		all = append(all, certs.Process{Namespace: "test", Job: job, Role: role})
+	}
+	return all
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -77,14 +107,24 @@ func (a *Authority) issue(
 	a.t.Helper()
 	key := newKey(a.t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject: pkix.Name{CommonName: "process"}, DNSNames: names,
+		Subject: pkix.Name{CommonName: a.common()}, DNSNames: names,
 		IPAddresses: ips, NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: until,
 		ExtKeyUsage: uses}
+	for _, p := range a.Names {
+		uri, err := url.Parse(p.String())
+		if err != nil {
+			a.t.Fatal(err)
+		}
+		template.URIs = append(template.URIs, uri)
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		a.t.Fatal(err)
 	}
 	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -99,6 +139,29 @@ func (a *Authority) issue(
 		}
 	}
 	return dir
+}
+
+// Member writes valid certificates of a member of etcd to a tree, as certs.Issue does, but with one
+// authority, and returns the tree.
+func (a *Authority) Member(tree string) string {
+	names := a.Names
+	defer func() { a.Names = names }()
+	a.Names = nil
+	for _, folder := range []string{certs.EtcdFolder, certs.PeerFolder} {
+		a.Good(filepath.Join(tree, folder))
+	}
+	return tree
+}
+
+// common returns the common name of certificates.
+func (a *Authority) common() string {
+	switch {
+	case a.Common != "":
+		return a.Common
+	case len(a.Names) == 0:
+		return certs.EtcdRoot
+	}
+	return a.Names[0].User()
 }
 
 // Good writes a valid certificate of a job's process to dir and returns dir.
