@@ -252,9 +252,12 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 	return s, append(actions, refusals...)
 }
 
-// resume waits for workers with the state of a job that may have begun.
+// resume waits for workers with the state of a job that may have begun. Those that knew the last
+// generation may all be gone. So it goes on from the seconds of the clock, which are above any
+// number of rings.
 func resume(s State, now time.Time) (State, []Action) {
 	s.plan.Rings = max(s.plan.Rings, 1)
+	s.plan.Generation = max(s.plan.Generation, Generation(now.Unix()))
 	wait := min(returnTime, s.job.PauseTimeout)
 	s, actions := pause(s, fmt.Sprintf("the store has lost writes; paused: waiting for a worker "+
 		"with the job's state, for %v", wait), now.Add(wait), now)

@@ -102,9 +102,9 @@ func newProcess(
 	}, nil
 }
 
-// newGoroutine starts a rank that is a goroutine. The pipes are the system's, which have a buffer: a
-// reader of JSON may leave the newline behind a value in the pipe, and without a buffer its writer
-// would wait for a reader of that.
+// newGoroutine starts a rank that is a goroutine. The pipes are the system's, which have a buffer:
+// a reader of JSON may leave the newline behind a value in the pipe, and without a buffer its
+// writer would wait for a reader of that.
 func newGoroutine(ctx context.Context, rank int, own ends) (member, error) {
 	orders, to, err := os.Pipe()
 	if err != nil {

@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -43,6 +42,9 @@ func phaseFromWire(p rondov1.Phase) (cluster.Phase, error) {
 	return 0, fmt.Errorf("a plan in the unknown phase %d", p)
 }
 
+// maxGeneration is the highest generation that is believed. The next ones do not overflow.
+const maxGeneration = 1 << 53
+
 func encodePlan(p cluster.Plan) []byte {
 	message := &rondov1.Plan{
 		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
@@ -73,7 +75,7 @@ func decodePlan(value []byte) (cluster.Plan, error) {
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	if message.Generation > math.MaxInt64 {
+	if message.Generation > maxGeneration {
 		return cluster.Plan{}, fmt.Errorf("a plan of generation %d", message.Generation)
 	}
 	p := cluster.Plan{
@@ -109,7 +111,7 @@ func decodeMember(value []byte) (cluster.Member, error) {
 	if message.Id == "" {
 		return cluster.Member{}, fmt.Errorf("a member without an id")
 	}
-	if last := max(message.Seen, message.Served); last > math.MaxInt32 {
+	if last := max(message.Seen, message.Served); last > maxGeneration {
 		return cluster.Member{}, fmt.Errorf("a member of generation %d", last)
 	}
 	return memberOf(&message), nil

@@ -47,8 +47,8 @@ const (
 	keepAliveTime    = 10 * time.Second // gRPC's minimum
 	keepAliveTimeout = 3 * time.Second
 	leastAttempt     = time.Second // for one attempt to renew a lease, if the lease allows it
-	// probeInterval is how often a watch asks whether etcd has lost writes: a watch alone would wait
-	// for revisions that etcd will reach again much later.
+	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
+	// wait for revisions that etcd will reach again much later.
 	probeInterval = 5 * time.Second
 	// releaseTimeout limits the release of a lease. After that it ends by itself.
 	releaseTimeout = 2 * time.Second
