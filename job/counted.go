@@ -16,7 +16,8 @@ import (
 	"rondo/telemetry"
 )
 
-// countedExamples is the part of a Data whose lanes read examples of --bptt tokens, or numbers of rows.
+// countedExamples is the part of a Data whose lanes read examples of --bptt tokens. The tokens of a
+// time series are the numbers of its rows.
 type countedExamples struct {
 	job   *rondov1.JobSpec
 	reads *count.Text
@@ -39,7 +40,9 @@ func (d countedExamples) Batches() corpus.SamplerConfig {
 }
 
 // Offset implements Data: the number of the example that the lane reads, or -1.
-func (d countedExamples) Offset(segment int64, lane int) int64 { return d.reads.Example(segment, lane) }
+func (d countedExamples) Offset(segment int64, lane int) int64 {
+	return d.reads.Example(segment, lane)
+}
 
 // countedText is the Data of the task ngram.
 type countedText struct {
