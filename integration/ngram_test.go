@@ -19,49 +19,47 @@ func ngramFlags(extra ...string) []string {
 		"--lease-ttl", "2s", "--chunk-timeout", "1s"}, extra)
 }
 
-// TestNGramParity: three workers, one of which is killed, count the bytes that one counts, and the
-// audit finds that each example was read once.
-func TestNGramParity(t *testing.T) {
+// checkSums: three workers, one of which is killed in a job of so many steps, write the bytes that
+// one writes, and the audit finds that each example was read once. Half of the steps and a resume
+// are the same bytes too, and a resume with other flags is refused with this text.
+func checkSums(t *testing.T, steps int, flags func(extra ...string) []string, metric string,
+	other []string, refusal string) {
 	t.Parallel()
-	const last = "step-00000020" // (18000-2) / (12*75), rounded up
-	alone, together, logs := t.TempDir(), t.TempDir(), t.TempDir()
-	one := train(t, ngramFlags("--workers", "1", "--checkpoint-dir", alone)...)
-	three := train(t, ngramFlags("--workers", "3", "--checkpoint-dir", together, "--audit-dir",
-		logs, "--inject", fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(18)))...)
+	last := fmt.Sprintf("step-%08d", steps)
+	alone, together, broken, logs := t.TempDir(), t.TempDir(), t.TempDir(), t.TempDir()
+	one := train(t, flags("--workers", "1", "--checkpoint-dir", alone)...)
+	want := tensors(t, filepath.Join(alone, last))
+	fault := fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(steps-2))
+	three := train(t, flags("--workers", "3", "--checkpoint-dir", together, "--audit-dir", logs,
+		"--inject", fault)...)
 	near(t, once(named(three, "step")), named(one, "step"), "loss")
-	near(t, once(named(three, "eval")), named(one, "eval"), "loss", "tokens")
-	if n := len(named(one, "step")); n != 20 {
+	near(t, once(named(three, "eval")), named(one, "eval"), "loss", "tokens", metric)
+	if n := len(named(one, "step")); n != steps {
 		t.Errorf("%d steps", n)
 	}
-	got, want := tensors(t, filepath.Join(together, last)), tensors(t, filepath.Join(alone, last))
-	if !maps.Equal(got, want) {
+	if got := tensors(t, filepath.Join(together, last)); !maps.Equal(got, want) {
 		t.Errorf("one worker wrote %v, three wrote %v", want, got)
 	}
 	if code, stdout, stderr := run(t, "audit", logs); code != 0 ||
 		!strings.Contains(stdout, "1 whole epoch") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}
-}
-
-// TestNGramResume: 20 steps, and 10 steps and 10 more, are the same bytes. Another order does not
-// continue the job.
-func TestNGramResume(t *testing.T) {
-	t.Parallel()
-	straight, broken := t.TempDir(), t.TempDir()
-	train(t, ngramFlags("--checkpoint-dir", straight)...)
-	train(t, ngramFlags("--checkpoint-dir", broken, "--steps", "10")...)
-	steps := named(train(t, ngramFlags("--checkpoint-dir", broken)...), "step")
-	if len(steps) != 10 || steps[0].number("step") != 11 {
-		t.Fatalf("%d steps after the resume, the first %v", len(steps), steps)
+	train(t, flags("--checkpoint-dir", broken, "--steps", fmt.Sprint(steps/2))...)
+	rest := named(train(t, flags("--checkpoint-dir", broken)...), "step")
+	if len(rest) != steps-steps/2 || rest[0].number("step") != float64(steps/2+1) {
+		t.Fatalf("%d steps after the resume, the first %v", len(rest), rest)
 	}
-	const last = "step-00000020"
-	got := tensors(t, filepath.Join(broken, last))
-	if want := tensors(t, filepath.Join(straight, last)); !maps.Equal(got, want) {
+	if got := tensors(t, filepath.Join(broken, last)); !maps.Equal(got, want) {
 		t.Errorf("resumed: %v, want %v", got, want)
 	}
-	code, _, stderr := run(t, append([]string{"train"}, ngramFlags("--order", "2",
-		"--checkpoint-dir", straight)...)...)
-	oneLine(t, code, 2, stderr, "--order 3 instead of 2")
+	code, _, stderr := run(t, slices.Concat([]string{"train"},
+		flags("--checkpoint-dir", alone), other)...)
+	oneLine(t, code, 2, stderr, refusal)
+}
+
+// TestNGramSums: see checkSums. There are (18000-2) / (12*75) steps, rounded up.
+func TestNGramSums(t *testing.T) {
+	checkSums(t, 20, ngramFlags, "perplexity", []string{"--order", "2"}, "--order 3 instead of 2")
 }
 
 // TestNGramUse: rondo eval has a perplexity, rondo generate writes letters, and what a network

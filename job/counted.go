@@ -16,19 +16,44 @@ import (
 	"rondo/telemetry"
 )
 
-// countedText is the Data of the task ngram. Its examples are --bptt tokens of the text.
+// countedExamples is the part of a Data whose lanes read examples of --bptt tokens. The tokens of a
+// time series are the numbers of its rows.
+type countedExamples struct {
+	job   *rondov1.JobSpec
+	reads *count.Text
+}
+
+// withoutSampler is a job with a sampler of segments, which is not used.
+func withoutSampler(spec *rondov1.JobSpec) *rondov1.JobSpec {
+	spec = proto.CloneOf(spec)
+	spec.Batch, spec.Bptt = 1, 1
+	return spec
+}
+
+// SegmentsPerEpoch implements Data.
+func (d countedExamples) SegmentsPerEpoch() int64 { return d.reads.Segments() }
+
+// Batches implements Data.
+func (d countedExamples) Batches() corpus.SamplerConfig {
+	return corpus.SamplerConfig{Tokens: d.reads.Examples(), Lanes: int(d.job.Batch),
+		Seed: d.job.Seed, Sampling: corpus.Examples}
+}
+
+// Offset implements Data: the number of the example that the lane reads, or -1.
+func (d countedExamples) Offset(segment int64, lane int) int64 {
+	return d.reads.Example(segment, lane)
+}
+
+// countedText is the Data of the task ngram.
 type countedText struct {
 	*Text
-	job   *rondov1.JobSpec
+	countedExamples
 	index *ngram.Index
-	reads *count.Text
 }
 
 // openCounted opens a text and lists its n-grams.
 func openCounted(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	whole := proto.CloneOf(spec) // the sampler of segments is not used
-	whole.Batch, whole.Bptt = 1, 1
-	opened, err := openText(ctx, whole)
+	opened, err := openText(ctx, withoutSampler(spec))
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +66,7 @@ func openCounted(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 		return nil, errors.Join(err, text.Close())
 	}
 	reads := count.NewText(text.training, spec.Order-1, int(spec.Batch), int(spec.Bptt))
-	return countedText{text, spec, index, reads}, nil
+	return countedText{text, countedExamples{spec, reads}, index}, nil
 }
 
 // countedConfig is the model of a job of the task ngram.
@@ -119,18 +144,6 @@ func newCounting(m interface {
 		m.Close()
 	}}, nil
 }
-
-// SegmentsPerEpoch implements Data.
-func (d countedText) SegmentsPerEpoch() int64 { return d.reads.Segments() }
-
-// Batches implements Data.
-func (d countedText) Batches() corpus.SamplerConfig {
-	return corpus.SamplerConfig{Tokens: d.reads.Examples(), Lanes: int(d.job.Batch),
-		Seed: d.job.Seed, Sampling: corpus.Examples}
-}
-
-// Offset implements Data: the number of the example that the lane reads, or -1.
-func (d countedText) Offset(segment int64, lane int) int64 { return d.reads.Example(segment, lane) }
 
 // Extent implements Data.
 func (d countedText) Extent() Extent {

@@ -4,10 +4,7 @@ import (
 	"context"
 	"math"
 
-	"google.golang.org/protobuf/proto"
-
 	"rondo/compute"
-	"rondo/corpus"
 	"rondo/corpus/series"
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
@@ -16,18 +13,15 @@ import (
 	"rondo/task/reservoir"
 )
 
-// reservoirSeries is the Data of the task reservoir. Its examples are --bptt rows of the series.
+// reservoirSeries is the Data of the task reservoir.
 type reservoirSeries struct {
 	*Series
-	job   *rondov1.JobSpec
-	reads *count.Text
+	countedExamples
 }
 
 // openReservoir opens the job's series.
 func openReservoir(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
-	whole := proto.CloneOf(spec) // the sampler of segments is not used
-	whole.Batch, whole.Bptt = 1, 1
-	opened, err := openSeries(ctx, whole)
+	opened, err := openSeries(ctx, withoutSampler(spec))
 	if err != nil {
 		return nil, err
 	}
@@ -42,7 +36,7 @@ func openReservoir(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 		return nil, app.Usagef("--bptt %d cuts the series into %d examples, and the most is %d: "+
 			"raise it", spec.Bptt, n, reservoir.MaxExamples)
 	}
-	return reservoirSeries{s, spec, reads}, nil
+	return reservoirSeries{s, countedExamples{spec, reads}}, nil
 }
 
 // reservoirConfig is the network of a job of the task reservoir. The vocabulary has one token more
@@ -103,18 +97,4 @@ func (d reservoirSeries) NewTask(device compute.Device, tail int, ledger Ledger)
 		return nil, err
 	}
 	return newCounting(m, reads)
-}
-
-// SegmentsPerEpoch implements Data.
-func (d reservoirSeries) SegmentsPerEpoch() int64 { return d.reads.Segments() }
-
-// Batches implements Data.
-func (d reservoirSeries) Batches() corpus.SamplerConfig {
-	return corpus.SamplerConfig{Tokens: d.reads.Examples(), Lanes: int(d.job.Batch),
-		Seed: d.job.Seed, Sampling: corpus.Examples}
-}
-
-// Offset implements Data: the number of the example that the lane reads, or -1.
-func (d reservoirSeries) Offset(segment int64, lane int) int64 {
-	return d.reads.Example(segment, lane)
 }

@@ -125,8 +125,11 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	leaves := &leaves{parameters: &m.parameters, nodes: nodes}
 	var x *gorgonia.Node
 	if c.Inputs > 0 {
-		x = leaf(nodes, "rows", g.series(), g.T, g.B, c.Inputs)
-	} else if x, err = g.embed(nodes, leaves); err != nil {
+		x, err = g.deep.apply(leaf(nodes, "rows", g.series(), g.T, g.B, c.Inputs), leaves)
+	} else {
+		x, err = g.embed(nodes, leaves)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	if x, err = g.apply(x, leaves); err != nil {

@@ -207,3 +207,39 @@ func distinct(g *gorgonia.ExprGraph) error {
 	}
 	return nil
 }
+
+// leaves are a graph's weights.
+type leaves struct {
+	*parameters
+	nodes *gorgonia.ExprGraph
+	all   gorgonia.Nodes
+}
+
+// tensor adds a tensor's node.
+func (w *leaves) tensor(name string) *gorgonia.Node {
+	v := find(w.views, name)
+	return w.add(leaf(w.nodes, name, v.of(w.params), v.Shape...))
+}
+
+// part adds a node of the parameters [begin, end).
+func (w *leaves) part(name string, begin, end int) *gorgonia.Node {
+	return w.add(leaf(w.nodes, name, w.params[begin:end:end], end-begin))
+}
+
+// crossEntropy adds the output layer with this label smoothing. dx takes the gradient of x.
+func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, smoothing float64, t *tape) (
+	*crossEntropy, *gorgonia.Node, error) {
+	weight, bias := find(w.views, outputWeight), find(w.views, outputBias)
+	s := dx.value.Shape() // [T, B, W]
+	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len,
+		Smoothing: float32(smoothing)})
+	c := newCrossEntropy(kernel, w.dev, weight.of(w.grads), bias.of(w.grads), dx)
+	c.done = t.finishing(bias)
+	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))
+	return c, cost, err
+}
+
+func (w *leaves) add(n *gorgonia.Node) *gorgonia.Node {
+	w.all = append(w.all, n)
+	return n
+}

@@ -102,6 +102,9 @@ func (c stackConfig) layout(l *layouter) {
 	}
 }
 
+// layerName is the name of layer k's operator.
+func (c stackConfig) layerName(k int) string { return fmt.Sprintf("%srnn.l%d", c.prefix, k) }
+
 // normName names a tensor of the normalisation behind layer k.
 func (c stackConfig) normName(k int, what string) string {
 	return fmt.Sprintf("%snorm.%d.%s", c.prefix, k, what)
@@ -330,9 +333,6 @@ func (s *stack) gradient(begin, end int) []float32 {
 // gradientOf is the memory of a tensor's gradient.
 func (s *stack) gradientOf(v View) []float32 { return s.gradient(v.Offset, v.Offset+v.Len) }
 
-// layerName is the name of layer k's operator.
-func (s *stack) layerName(k int) string { return fmt.Sprintf("%srnn.l%d", s.prefix, k) }
-
 // span is recurrent layer k's part of the flat parameters, with both directions.
 func (s *stack) span(k int) (begin, end int) {
 	begin, end = s.direction(k, false).span(s.views)
@@ -348,29 +348,25 @@ func (s *stack) inputGradient(layers, width int) *buffer {
 	return cut(s.memory.gradient[layers%2], s.T, s.B, width)
 }
 
-// embed adds the embedding and its dropout to the graph, and returns the first layer's input.
+// embed adds the embedding, its dropout and the deep input to the graph, and returns the first
+// layer's input.
 func (s *stack) embed(nodes *gorgonia.ExprGraph, weights *leaves) (*gorgonia.Node, error) {
 	x := leafIDs(nodes, s.prefix+"ids", s.ids, s.T, s.B)
 	if s.embedding == nil {
 		return x, nil
 	}
 	x, err := s.embedding.apply(x, weights.tensor(s.prefix+embeddingWeight))
-	if err != nil || s.dropped == nil {
-		return x, err
+	if err == nil && s.dropped != nil {
+		x, err = s.dropped.apply(x)
 	}
-	return s.dropped.apply(x)
-}
-
-// apply adds the deep input and the layers to the graph of x, and returns the last one's output.
-func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
-	if x, err = s.deep.apply(x, weights); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	return s.applyLayers(x, weights)
+	return s.deep.apply(x, weights)
 }
 
-// applyLayers adds the layers and what follows each.
-func (s *stack) applyLayers(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
+// apply adds the layers and what follows each to the graph of x, and returns the last one's output.
+func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err error) {
 	for k, layer := range s.layers {
 		begin, end := s.span(k)
 		w := weights.part(s.layerName(k)+".weights", begin, end)
@@ -474,40 +470,4 @@ func (s *stack) close() {
 		layer.Close()
 	}
 	s.layers = nil
-}
-
-// leaves are a graph's weights.
-type leaves struct {
-	*parameters
-	nodes *gorgonia.ExprGraph
-	all   gorgonia.Nodes
-}
-
-// tensor adds a tensor's node.
-func (w *leaves) tensor(name string) *gorgonia.Node {
-	v := find(w.views, name)
-	return w.add(leaf(w.nodes, name, v.of(w.params), v.Shape...))
-}
-
-// part adds a node of the parameters [begin, end).
-func (w *leaves) part(name string, begin, end int) *gorgonia.Node {
-	return w.add(leaf(w.nodes, name, w.params[begin:end:end], end-begin))
-}
-
-// crossEntropy adds the output layer with this label smoothing. dx takes the gradient of x.
-func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, smoothing float64, t *tape) (
-	*crossEntropy, *gorgonia.Node, error) {
-	weight, bias := find(w.views, outputWeight), find(w.views, outputBias)
-	s := dx.value.Shape() // [T, B, W]
-	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len,
-		Smoothing: float32(smoothing)})
-	c := newCrossEntropy(kernel, w.dev, weight.of(w.grads), bias.of(w.grads), dx)
-	c.done = t.finishing(bias)
-	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))
-	return c, cost, err
-}
-
-func (w *leaves) add(n *gorgonia.Node) *gorgonia.Node {
-	w.all = append(w.all, n)
-	return n
 }

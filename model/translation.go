@@ -176,7 +176,7 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if n.additive != nil {
 		x, err = n.additive.apply(x, leaves)
 	} else {
-		x, err = n.decoder.applyLayers(x, leaves)
+		x, err = n.decoder.apply(x, leaves)
 	}
 	if err == nil && n.attention != nil {
 		x, err = n.attention.apply(x, leaves)
@@ -287,8 +287,8 @@ func (n *translation) close() {
 }
 
 // entry is the operator between encoder and decoder: it makes the first decoder layer's input of
-// the target's embedding, or the deep input's output, and, unless with ContextState, the context: the last encoder layer's final
-// hidden state, or the last projection of a vector.
+// the target's embedding, or the deep input's output, and, unless with ContextState, the context:
+// the last encoder layer's final hidden state, or the last projection of a vector.
 type entry struct {
 	*translation
 	context, dcontext []float32 // [B, H], and its gradient

@@ -32,22 +32,16 @@ type Config struct {
 	Smoothing  Smoothing
 }
 
-// alignment is that of tensors, in floats.
-const alignment = 16
-
 // Layout returns the tensors' places in the flat parameters.
 func Layout(c Config) []model.View {
-	counts := compute.Tensor{Name: CountsName, Shape: []int{c.Grams}, Len: c.Grams}
-	end := (c.Grams + alignment - 1) / alignment * alignment
-	return []model.View{{Tensor: counts}, {Tensor: compute.Tensor{Name: GramsName,
-		Shape: []int{c.Grams, c.Order}, Offset: end, Len: c.Grams * c.Order}}}
+	return count.Place(compute.Tensor{Name: CountsName, Shape: []int{c.Grams}},
+		compute.Tensor{Name: GramsName, Shape: []int{c.Grams, c.Order}})
 }
 
 // Model is the counts of n-grams, in a device's memory. It implements count.Model.
 type Model struct {
+	count.Parameters
 	config    Config
-	device    compute.Device
-	params    []float32
 	index     *Index     // of the text that is counted; nil: none
 	estimator *Estimator // of some earlier counts, or of these
 }
@@ -58,34 +52,21 @@ func NewModel(c Config, index *Index, device compute.Device) (m *Model, err erro
 	if err := c.Smoothing.validate(); err != nil {
 		return nil, err
 	}
-	m = &Model{config: c, device: device, index: index}
 	defer compute.Catch(&err)
-	m.params = device.Alloc(model.Span(m.Layout()))
+	m = &Model{count.NewParameters(device, Layout(c)), c, index, nil}
 	m.Initialise()
 	return m, nil
 }
 
-// Device is the one whose memory has the counts.
-func (m *Model) Device() compute.Device { return m.device }
-
-// Layout is Layout of the model's config.
-func (m *Model) Layout() []model.View { return Layout(m.config) }
-
-// Params returns all parameters, in device memory.
-func (m *Model) Params() []float32 { return m.params }
-
-// Close frees the model.
-func (m *Model) Close() { m.device.Free(m.params) }
-
 // Initialise implements count.Model: the text's n-grams, none of them counted.
 func (m *Model) Initialise() {
-	flat := make([]float32, len(m.params))
+	flat := make([]float32, len(m.Params()))
 	if m.index != nil {
 		for i, token := range m.index.grams {
 			flat[m.Layout()[1].Offset+i] = float32(token)
 		}
 	}
-	m.device.Upload(m.params, flat)
+	m.Device().Upload(m.Params(), flat)
 }
 
 // Context implements count.Model.
@@ -119,7 +100,7 @@ func (*Model) Metrics(train.Score) []train.Metric { return nil }
 // the next, so their sum tells whether an estimator is of them.
 func (m *Model) current() (*Estimator, error) {
 	host := make([]float32, m.config.Grams)
-	m.device.Download(host, m.params[:len(host)])
+	m.Device().Download(host, m.Params()[:len(host)])
 	sum := int64(0)
 	for _, n := range host {
 		sum += int64(n)
@@ -136,9 +117,7 @@ func (m *Model) current() (*Estimator, error) {
 // n-grams.
 func (m *Model) Estimator() (e *Estimator, err error) {
 	defer compute.Catch(&err)
-	flat := make([]float32, len(m.params))
-	m.device.Download(flat, m.params)
-	views := m.Layout()
+	flat, views := m.Download(), m.Layout()
 	grams := make([]int32, views[1].Len)
 	for i, x := range flat[views[1].Offset:][:len(grams)] {
 		if !(x >= 0 && x < float32(m.config.Vocabulary)) || x != float32(int32(x)) {

@@ -234,8 +234,8 @@ func TestDealing(t *testing.T) {
 		slow[[3]int32(text[i:])]++
 	}
 	for i := range m.index.Len() {
-		if gram := [3]int32(m.index.grams[3*i:]); m.params[i] != slow[gram] {
-			t.Errorf("%v: %v, and the text has it %v times", gram, m.params[i], slow[gram])
+		if gram := [3]int32(m.index.grams[3*i:]); m.Params()[i] != slow[gram] {
+			t.Errorf("%v: %v, and the text has it %v times", gram, m.Params()[i], slow[gram])
 		}
 	}
 	if len(slow) != m.index.Len() {
@@ -315,10 +315,10 @@ func TestErrors(t *testing.T) {
 	_, m := newTask(t, corpus.IDs{1, 2, 1}, Config{Order: 2, Vocabulary: 3,
 		Smoothing: smoothing(t, laplace)}, 1, 9)
 	for at, wrong := range map[int]float32{0: 0.5, m.Layout()[1].Offset: 3} {
-		m.params[at] += wrong
+		m.Params()[at] += wrong
 		if _, err := m.Estimator(); err == nil {
-			t.Errorf("parameter %d is %v, and no error", at, m.params[at])
+			t.Errorf("parameter %d is %v, and no error", at, m.Params()[at])
 		}
-		m.params[at] -= wrong
+		m.Params()[at] -= wrong
 	}
 }

@@ -50,31 +50,21 @@ type Series struct {
 // width is P.
 func (c Config) width() int { return 1 + c.Inputs + c.Units }
 
-// alignment is that of tensors, in floats.
-const alignment = 16
-
 // Layout returns the tensors' places in the flat parameters.
-func Layout(c Config) (views []model.View) {
-	D, next := min(degree, c.Units), 0
-	for _, t := range []compute.Tensor{
-		{Name: sumsName, Shape: []int{packed(c.width(), c.Outputs), digits}},
-		{Name: columnsName, Shape: []int{c.Units, D}},
-		{Name: weightsName, Shape: []int{c.Units, D}},
-		{Name: inputName, Shape: []int{c.Units, c.Inputs + 1}},
-	} {
-		t.Offset, t.Len = next, t.Shape[0]*t.Shape[1]
-		next += (t.Len + alignment - 1) / alignment * alignment
-		views = append(views, model.View{Tensor: t})
-	}
-	return views
+func Layout(c Config) []model.View {
+	D := min(degree, c.Units)
+	return count.Place(
+		compute.Tensor{Name: sumsName, Shape: []int{packed(c.width(), c.Outputs), digits}},
+		compute.Tensor{Name: columnsName, Shape: []int{c.Units, D}},
+		compute.Tensor{Name: weightsName, Shape: []int{c.Units, D}},
+		compute.Tensor{Name: inputName, Shape: []int{c.Units, c.Inputs + 1}})
 }
 
 // Model is a reservoir and the sums of its readout, in a device's memory. It implements
 // count.Model.
 type Model struct {
+	count.Parameters
 	config Config
-	device compute.Device
-	params []float32
 	series *Series
 
 	network *network
@@ -85,28 +75,15 @@ type Model struct {
 // New makes a network without sums. The series is what it will read; nil: none. New fails if the
 // device lacks memory. Close frees the model.
 func New(c Config, series *Series, device compute.Device) (m *Model, err error) {
-	m = &Model{config: c, device: device, series: series}
 	defer compute.Catch(&err)
-	m.params = device.Alloc(model.Span(m.Layout()))
+	m = &Model{Parameters: count.NewParameters(device, Layout(c)), config: c, series: series}
 	m.Initialise()
 	return m, nil
 }
 
-// Device is the one whose memory has the parameters.
-func (m *Model) Device() compute.Device { return m.device }
-
-// Layout is Layout of the model's config.
-func (m *Model) Layout() []model.View { return Layout(m.config) }
-
-// Params returns all parameters, in device memory.
-func (m *Model) Params() []float32 { return m.params }
-
-// Close frees the model.
-func (m *Model) Close() { m.device.Free(m.params) }
-
 // Initialise implements count.Model: the reservoir that the seed draws, and no sums.
 func (m *Model) Initialise() {
-	n, views, flat := draw(m.config), m.Layout(), make([]float32, len(m.params))
+	n, views, flat := draw(m.config), m.Layout(), make([]float32, len(m.Params()))
 	for i, column := range n.columns {
 		flat[views[1].Offset+i] = float32(column)
 	}
@@ -116,7 +93,7 @@ func (m *Model) Initialise() {
 	for i, w := range n.input {
 		flat[views[3].Offset+i] = float32(w)
 	}
-	m.device.Upload(m.params, flat)
+	m.Device().Upload(m.Params(), flat)
 	m.network, m.rows = nil, -1
 }
 
@@ -124,8 +101,7 @@ func (m *Model) Initialise() {
 // other sums than before. These only grow, each step from one state to the next, so the number of
 // rows tells.
 func (m *Model) load() error {
-	flat, views := make([]float32, len(m.params)), m.Layout()
-	m.device.Download(flat, m.params)
+	flat, views := m.Download(), m.Layout()
 	if m.network == nil {
 		c := m.config
 		n := &network{units: c.Units, inputs: c.Inputs, leak: c.Leak, sum: make([]float64, c.Units)}

@@ -72,7 +72,7 @@ func add(t *testing.T, m *Model, length, seats int) {
 	}
 	defer task.Close()
 	for segment := range task.SegmentsPerEpoch() {
-		sum := make([]float32, len(m.params))
+		sum := make([]float32, len(m.Params()))
 		for i := range seats {
 			at := train.Lanes{First: lanes * i / seats, Count: lanes / seats}
 			s, err := task.Open(at.Count)
@@ -92,7 +92,7 @@ func add(t *testing.T, m *Model, length, seats int) {
 			}
 		}
 		for i, g := range sum {
-			m.params[i] -= g
+			m.Params()[i] -= g
 		}
 	}
 }
@@ -104,7 +104,7 @@ func TestSums(t *testing.T) {
 	one, three := newModel(t, c, s), newModel(t, c, s)
 	add(t, one, 93, 1)
 	add(t, three, 93, 3)
-	if !slices.Equal(one.params, three.params) {
+	if !slices.Equal(one.Params(), three.Params()) {
 		t.Error("three seats have summed otherwise than one")
 	}
 	P := c.width()
@@ -134,7 +134,7 @@ func TestSums(t *testing.T) {
 	}
 	at := 0
 	near := func(want float64) {
-		if got := value(one.params[at*digits:][:digits]); math.Abs(got-want) > 1e-10 {
+		if got := value(one.Params()[at*digits:][:digits]); math.Abs(got-want) > 1e-10 {
 			t.Fatalf("sum %d is %v, want %v", at, got, want)
 		}
 		at++
@@ -219,12 +219,12 @@ func TestForecast(t *testing.T) {
 	s.Targets, c.Outputs, c.Units, c.Ridge = s.Inputs, 2, 100, 1e-9
 	ids := rows(waves())
 	m := newModel(t, c, s)
-	sums := make([]float32, len(m.params))
+	sums := make([]float32, len(m.Params()))
 	if err := m.Add(count.Window{Tokens: ids[:250], Context: c.Washout}, sums); err != nil {
 		t.Fatal(err)
 	}
 	for i, g := range sums {
-		m.params[i] -= g
+		m.Params()[i] -= g
 	}
 	score, err := m.Score(count.Window{Tokens: ids[200:], Context: 50})
 	if err != nil || score.Targets != 50 || !(score.Loss < 50*1e-4) {
