@@ -16,7 +16,6 @@ import (
 	policyv1 "k8s.io/client-go/kubernetes/typed/policy/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/util/flowcontrol"
 )
 
 // API has a client for each API group that commands use. kubernetes.Interface has 50 more, which
@@ -52,9 +51,6 @@ func (a *apiClients) PolicyV1() policyv1.PolicyV1Interface { return a.policy }
 // newAPI makes the clients. They share one transport and one limit of requests per second.
 func newAPI(of *rest.Config) (API, error) {
 	config := *of
-	if config.RateLimiter == nil {
-		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
-	}
 	over, err := rest.HTTPClientFor(&config)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
 
 	"rondo/internal/app"
@@ -150,9 +152,23 @@ func (to *connection) open() (*Cluster, error) {
 	return c, nil
 }
 
+// waitingLimit is a limit of requests per second. Where a request's turn comes too late for its context,
+// it waits for the context's end, so that callers see that, and not an error of the limit.
+type waitingLimit struct{ flowcontrol.RateLimiter }
+
+func (l waitingLimit) Wait(ctx context.Context) error {
+	err := l.RateLimiter.Wait(ctx)
+	if err != nil && ctx.Done() != nil {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	return err
+}
+
 // newCluster makes the client for a configuration.
 func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
-	config.QPS, config.Burst = queriesPerSecond, queriesAtOnce
+	config.RateLimiter = waitingLimit{
+		flowcontrol.NewTokenBucketRateLimiter(queriesPerSecond, queriesAtOnce)}
 	config.UserAgent = "rondo"
 	config.WarningHandler = rest.NoWarnings{}
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext
