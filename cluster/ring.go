@@ -17,7 +17,7 @@ func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 // processes that were in it under another id, known by host and PID; then newcomers, which have
 // none.
 func (p Plan) seniority(m Member) int {
-	if m.Served > p.Generation {
+	if p.forgot(m) {
 		return -1
 	}
 	ring := p.veterans()
@@ -29,6 +29,12 @@ func (p Plan) seniority(m Member) int {
 		return len(ring) + rank
 	}
 	return math.MaxInt
+}
+
+// forgot reports whether a member has trained in a ring that the store has forgotten: a later one
+// than the plan's, or any if the plan knows none.
+func (p Plan) forgot(m Member) bool {
+	return m.Served > p.Generation || m.Served > 0 && len(p.veterans()) == 0
 }
 
 // standing is seniority without the order within a class: 0 for members of the last ring, 1 for
@@ -142,7 +148,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 func (s State) trusted() []Member {
 	known := slices.Clone(s.plan.veterans())
 	for _, m := range s.members {
-		if m.Served > s.plan.Generation && find(known, m.ID) < 0 {
+		if s.plan.forgot(m) && find(known, m.ID) < 0 {
 			known = append(known, m)
 		}
 	}
