@@ -216,6 +216,37 @@ func TestNonfiniteLimit(t *testing.T) {
 	}
 }
 
+// If the ranks sum before they clip, the first step that one rank spoils has no culprit: only the sum
+// tells. From the next one on each rank looks at its own gradient before it sends any of it.
+func TestSumThatIsNotFiniteGetsAName(t *testing.T) {
+	j := elasticJob(9)
+	j.config.NonfiniteLimit, j.config.Clip = 9, Clip{1, ByNorm, ScopeGlobal}
+	j.bucketBytes = 256
+	j.device = func(rank int, dev compute.Device) compute.Device {
+		return &faulty{dev, func(run int) fault {
+			if rank == 1 && run >= 3 && run < 6 {
+				return gradInf
+			}
+			return healthy
+		}}
+	}
+	e := newElastic(t, j, 2)
+	e.ring(breakage{}, 0, 1)
+	e.allDone(0, 1)
+	e.audit()
+	for rank, h := range e.workers {
+		for i, c := range h.commits {
+			want := Commit{Step: int64(i + 1), Digest: c.Digest, Skipped: i >= 3 && i < 6}
+			if i == 4 || i == 5 {
+				want.Nonfinite, want.Culprit = 1, 1
+			}
+			if c.Commit != want {
+				t.Errorf("rank %d committed %+v; want %+v", rank, c.Commit, want)
+			}
+		}
+	}
+}
+
 // A rank that alone makes more than half of --nonfinite-limit steps in a row not finite leaves the
 // ring by name, without a state. The others go on without it, and it may return.
 func TestRankThatMakesNaNIsPutOut(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"rondo/audit"
+	"rondo/checkpoint"
 	"rondo/corpus"
 	"rondo/internal/app"
 )
@@ -43,7 +44,8 @@ func logged(t *testing.T) (dir, text string) {
 	}
 	ring := func(generation uint64, from, to, committed int64) {
 		for _, l := range logs {
-			check(l.Ring(audit.Ring{Run: 1, Generation: generation, From: from, World: 2,
+			check(l.Ring(audit.Ring{Run: 1, Generation: generation, From: from,
+				Digest: uint64(from) + 7, World: 2,
 				Batches: batches}))
 		}
 		for step := from + 1; step <= to; step++ {
@@ -53,7 +55,7 @@ func logged(t *testing.T) (dir, text string) {
 					make([]int32, len(inputs))))
 				check(l.Intend(step, 0, rank*lanes/2, lanes/2, inputs))
 				if step <= committed {
-					check(l.Commit(audit.Commit{Step: step}))
+					check(l.Commit(audit.Commit{Step: step, Digest: uint64(step) + 7}))
 				}
 			}
 		}
@@ -126,6 +128,40 @@ func TestAudit(t *testing.T) {
 		if code != 2 || !strings.Contains(complaint, path) || strings.Count(complaint, "\n") != 1 ||
 			!strings.Contains(complaint, "give the job's --audit-dir") {
 			t.Errorf("no such folder: exit code %d, %q", code, complaint)
+		}
+	}
+}
+
+// TestAuditOfCheckpoints: each must have the parameters that its step left.
+func TestAuditOfCheckpoints(t *testing.T) {
+	dir, _ := logged(t)
+	folder := filepath.Join(t.TempDir(), "run")
+	store, err := checkpoint.Open(t.Context(), folder, checkpoint.Config{Job: "a", Identity: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, _, complaint := rondo(t, "audit", dir, "--checkpoint-dir", folder)
+	if code != 2 || !strings.Contains(complaint, "--checkpoint-dir: no checkpoint in "+folder) {
+		t.Errorf("an empty folder: exit code %d, %s", code, complaint)
+	}
+	for _, c := range []struct {
+		step   int64
+		digest uint64
+		code   int
+		want   string
+	}{
+		{2, 9, 0, "\n1 checkpoints have the parameters of their steps\n"},
+		{5, 12, 0, "\n2 checkpoints have the parameters of their steps\n"},
+		{3, 12, 1, "step-00000003 has other parameters than the ring of generation 2 had after " +
+			"step 3\n"},
+	} {
+		snapshot := checkpoint.Snapshot{Step: c.step, Digest: c.digest}
+		if _, err := store.Save(t.Context(), snapshot); err != nil {
+			t.Fatal(err)
+		}
+		code, out, complaint := rondo(t, "audit", dir, "--checkpoint-dir", folder)
+		if code != c.code || !strings.Contains(out, c.want) {
+			t.Errorf("step %d: exit code %d, %q %s", c.step, code, out, complaint)
 		}
 	}
 }
