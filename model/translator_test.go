@@ -210,7 +210,7 @@ func translators() map[string]TranslatorConfig {
 				for feedback := FeedbackOutput; feedback <= FeedbackHidden; feedback++ {
 					f := c
 					f.Feedback, f.LayerNorm = feedback, feedback == FeedbackOutput
-					f.Skip = f.LayerNorm
+					f.Skip, f.DeepInput, f.DeepOutput = f.LayerNorm, 1, 1
 					if cell == compute.LSTM && f.Validate() == nil {
 						all[name+"/"+FeedbackNames()[feedback]] = f
 					}
