@@ -93,7 +93,7 @@ integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/REA
 	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 40m ./integration/k8s
 
 .PHONY: nightly
-nightly: deps soak ## the soak, jumping clocks, thousands of histories, hours of fuzzing, other systems
+nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing, other systems
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m \
 		-run 'WallClock|LeaderUnderReports' ./integration
