@@ -13,9 +13,11 @@ DEMO_SIZE_1 = --hidden 256 --steps 2000
 DEMO_SIZE_0 = --hidden 128 --steps 1200
 
 LINT_VERSION = v2.15.0
+VULN_VERSION = v1.9.0
 GRPC_PLUGIN_VERSION = v1.6.0
 TOOLS = bin/tools
 LINT = $(TOOLS)/golangci-lint-$(LINT_VERSION)/golangci-lint
+VULN = $(TOOLS)/govulncheck-$(VULN_VERSION)/govulncheck
 
 COMMANDS = ./cmd/rondo ./cmd/worker ./cmd/coordinator
 
@@ -91,17 +93,18 @@ integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/REA
 	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 40m ./integration/k8s
 
 .PHONY: nightly
-nightly: deps soak ## the soak, jumping clocks, thousands of simulated histories, other systems
+nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing, other systems
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m \
 		-run 'WallClock|LeaderUnderReports' ./integration
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
+	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m
 	for system in windows darwin freebsd; do \
 		CGO_ENABLED=0 GOOS=$$system go build ./... || exit 1; done
 
 .PHONY: check
-check: format vet lint generated test ## what to run before a commit
+check: format vet lint vulncheck generated test ## what to run before a commit
 
 .PHONY: format
 format: ## fail if a Go file is not gofmt-ed
@@ -121,6 +124,10 @@ lint: $(LINT) ## golangci-lint
 	CGO_ENABLED=0 GOOS=windows GOARCH=arm64 $(LINT) run --allow-parallel-runners \
 		--build-tags race,cuda,$(TAGS) --enable-only funlen,gochecknoinits,revive ./...
 	LINT=$(LINT) scripts/test-cuda.sh lint
+
+.PHONY: vulncheck
+vulncheck: $(VULN) ## known vulnerabilities, by the database at vuln.go.dev
+	CGO_ENABLED=$(CGO) scripts/vulncheck.sh $(VULN)
 
 .PHONY: generate
 generate: plugins ## generate the Go code of the protocol buffers
@@ -148,6 +155,9 @@ plugins:
 $(LINT):
 	GOBIN=$(abspath $(@D)) go install \
 		github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+$(VULN):
+	GOBIN=$(abspath $(@D)) go install golang.org/x/vuln/cmd/govulncheck@$(VULN_VERSION)
 
 .PHONY: bench
 bench: deps ## run the Go benchmarks, without the tests

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"rondo/internal/port"
@@ -62,11 +63,17 @@ func TestSeveralMachinesEncrypted(t *testing.T) {
 		"--local-workers", "1", "--link", "tcp")...)...)
 	worker := launch(t, nil, environment(t),
 		append([]string{filepath.Join(binaries, "worker")}, ours...)...)
-	for _, tls := range [][]string{{"--tls", foreign}, nil} {
+	for words, tls := range map[string][]string{
+		"is not signed by the authority in": {"--tls", foreign},
+		"did not answer":                    nil,
+		"it needs the URI rondo://NAMESPACE/tls/worker; rondo certs --job tls makes one": {"--tls",
+			filepath.Join(folder, "etcd")},
+	} {
 		stranger := launch(t, nil, environment(t), slices.Concat(
 			[]string{filepath.Join(binaries, "worker")}, place, tls)...)
-		if code := stranger.exitCode(); code != 1 {
-			t.Errorf("a stranger with %v: exit code %d: %s", tls, code, stranger.stderr)
+		code, stderr := stranger.exitCode(), stranger.stderr.String()
+		if code != 1 || !strings.Contains(stderr, words) {
+			t.Errorf("a stranger with %v: exit code %d, want %q: %s", tls, code, words, stderr)
 		}
 	}
 	if n := len(named(job.succeed(), "step")); n != 20 {

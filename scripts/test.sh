@@ -4,8 +4,8 @@
 # not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
-#   test.sh race    under the race detector, with all seeds and shapes; then the commands of the
-#                   build for GPUs and the CUDA kernels' PTX
+#   test.sh race    under the race detector, with all seeds and shapes; then some fuzzing, the
+#                   commands of the build for GPUs and the CUDA kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -53,6 +53,12 @@ pure() {
 		./compute ./compute/cpu ./compute/devicetest ./model/... ./train/...
 }
 
+# fuzzing fuzzes for a moment what reads the words of other processes.
+fuzzing() {
+	CGO_ENABLED=$cgo scripts/fuzz.sh 3s allreduce/compress allreduce/shm cluster/etcdstore \
+		cluster/meet cluster/rpc sum/sharded
+}
+
 cgo=$(scripts/native.sh) || exit
 case "${1:-}" in
 "") short=-short how=-short cuda=short ;;
@@ -80,6 +86,7 @@ wait "$beside"
 beside=""
 cat "$work/beside"
 [ "$how" != -race ] || part "memory against workers" memory
+[ -n "$short" ] || part "fuzzing" fuzzing
 [ -n "$short" ] || part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
 
 if [ -f "$work/failed" ]; then
