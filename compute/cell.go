@@ -5,27 +5,14 @@ import "fmt"
 // Cell is the recurrence of a layer: the number of a row in the table of cells.
 type Cell int
 
-// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
-// docs/adding-a-cell.md says how to add one.
+// The cells; table has their equations. docs/adding-a-cell.md says how to add one.
 const (
-	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
-	RNNTanh Cell = iota
-	// RNNReLU: the same with max(0, ·).
-	RNNReLU
-	// GRU, reset after the product, as in cuDNN and PyTorch:
-	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
-	GRU
-	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
-	// and in the textbooks: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
-	GRUResetBefore
-	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
-	// forget gate of Gers et al. (2000).
-	LSTM
-	// LSTMPeephole: an LSTM whose gates read the unit's own cell through peepholes p. Gers
-	// and Schmidhuber (2000), "Recurrent nets that time and count". With a gate's sum
-	// a = W x + b_ih + U h + b_hh: i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g),
-	// c' = f ⊙ c + i ⊙ g, o = σ(a_o + p_o ⊙ c'), h' = o ⊙ tanh(c').
-	LSTMPeephole
+	RNNTanh        Cell = iota
+	RNNReLU             // an Elman RNN of rectified linear units
+	GRU                 // reset after the product, as in cuDNN and PyTorch
+	GRUResetBefore      // reset before the product, as published and in the textbooks
+	LSTM                // with a forget gate
+	LSTMPeephole        // an LSTM whose gates read the unit's own cell through weights p
 
 	cellCount = iota
 )
@@ -39,19 +26,51 @@ type properties struct {
 	// P: [H] vectors of weights through which gates read c, each unit its own: no product.
 	peepholes int
 	forget    int // the number of the forget gate, for ForgetBias; 0: none
+	text      Text
+}
+
+// Text describes a cell to people: `rondo models` and docs/training.md have it.
+type Text struct {
+	Gates string // their names in the order of the weights' blocks; "" of a single one
+	// Equations, separated by "; ". x: input, h: output and state, c: cell state, h' and c': after
+	// the step, σ: logistic function, ⊙: elementwise product, a: W_ih x + b_ih + W_hh h + b_hh,
+	// a_g: gate g's rows of it.
+	Equations string
+	Source    string // the paper
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
 // cells_gen.h, generated from it (TestHeader).
 func table() [cellCount]properties {
 	return [...]properties{
-		RNNTanh:        {name: "rnn", gates: 1, states: 1},
-		RNNReLU:        {name: "rnn-relu", gates: 1, states: 1},
-		GRU:            {name: "gru", gates: 3, states: 1, kept: 1},              // W_hn h + b_hn
-		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1}, // r ⊙ h
-		LSTM:           {name: "lstm", gates: 4, states: 2, forget: 1},           // i, f, g, o
-		// p: i, f, o
-		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1},
+		RNNTanh: {name: "rnn", gates: 1, states: 1, text: Text{
+			Equations: "h' = tanh(a)",
+			Source:    "Elman (1990); torch.nn.RNN"}},
+		RNNReLU: {name: "rnn-relu", gates: 1, states: 1, text: Text{
+			Equations: "h' = max(0, a)",
+			Source:    "Le et al. (2015), arXiv:1504.00941; torch.nn.RNN"}},
+		GRU: {name: "gru", gates: 3, states: 1, kept: 1, text: Text{ // W_hn h + b_hn
+			Gates: "r, z, n",
+			Equations: "r = σ(a_r), z = σ(a_z); n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)); " +
+				"h' = (1-z) ⊙ n + z ⊙ h",
+			Source: "Cho et al. (2014), with the reset behind the product; torch.nn.GRU"}},
+		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1, // r ⊙ h
+			text: Text{
+				Gates: "r, z, n",
+				Equations: "r = σ(a_r), z = σ(a_z); " +
+					"n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn); h' = (1-z) ⊙ n + z ⊙ h",
+				Source: "Cho et al. (2014), arXiv:1406.1078"}},
+		LSTM: {name: "lstm", gates: 4, states: 2, forget: 1, text: Text{
+			Gates: "i, f, g, o",
+			Equations: "i = σ(a_i), f = σ(a_f), g = tanh(a_g), o = σ(a_o); " +
+				"c' = f ⊙ c + i ⊙ g; h' = o ⊙ tanh(c')",
+			Source: "Hochreiter and Schmidhuber (1997), Gers et al. (2000); torch.nn.LSTM"}},
+		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1,
+			text: Text{ // p: i, f, o
+				Gates: "i, f, g, o",
+				Equations: "i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g); " +
+					"c' = f ⊙ c + i ⊙ g; o = σ(a_o + p_o ⊙ c'); h' = o ⊙ tanh(c')",
+				Source: "Gers and Schmidhuber (2000), Recurrent nets that time and count"}},
 	}
 }
 
@@ -111,6 +130,9 @@ func (c Cell) Known() bool { return c >= 0 && c < cellCount }
 
 // Gates returns K, the number of H-row blocks in the cell's weights.
 func (c Cell) Gates() int { return c.properties().gates }
+
+// Text returns the cell's description.
+func (c Cell) Text() Text { return c.properties().text }
 
 // States returns the number of [B, H] tensors carried between segments: h, or h and c.
 func (c Cell) States() int { return c.properties().states }
