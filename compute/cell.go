@@ -13,6 +13,11 @@ const (
 	GRUResetBefore      // reset before the product, as published and in the textbooks
 	LSTM                // with a forget gate
 	LSTMPeephole        // an LSTM whose gates read the unit's own cell through weights p
+	MGU                 // a GRUResetBefore whose update gate is 1 - its reset gate
+	LSTMCoupled         // an LSTM that forgets as much as it takes in
+	LSTMNoForget        // an LSTM that forgets nothing
+	LeakyLearned        // an Elman RNN that keeps a share of h, each unit its own: 1 - σ of a weight
+	Leaky               // the same with the share 1 - RecurrentShape.Leak
 
 	cellCount = iota
 )
@@ -23,10 +28,13 @@ type properties struct {
 	gates  int    // K: blocks of H rows in the weights
 	states int    // 1: h; 2: h and c
 	kept   int    // [B, H] tensors of a step that backward reads, besides gates and states
-	// P: [H] vectors of weights through which gates read c, each unit its own: no product.
-	peepholes int
-	forget    int // the number of the forget gate, for ForgetBias; 0: none
-	text      Text
+	// P: [H] vectors of weights, each unit its own: no product. Gates read c through them, or they
+	// are leaks.
+	peepholes   int
+	elementwise string // the name of their tensor
+	leaks       bool   // has a RecurrentShape.Leak, or begins with one
+	forget      int    // the number of the forget gate, for ForgetBias; 0: none
+	text        Text
 }
 
 // Text describes a cell to people: `rondo models` and docs/training.md have it.
@@ -40,7 +48,7 @@ type Text struct {
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
-// cells_gen.h, generated from it (TestHeader).
+// cpu/cells_gen.h, generated from it (TestHeader).
 func table() [cellCount]properties {
 	return [...]properties{
 		RNNTanh: {name: "rnn", gates: 1, states: 1, text: Text{
@@ -66,11 +74,33 @@ func table() [cellCount]properties {
 				"c' = f ⊙ c + i ⊙ g; h' = o ⊙ tanh(c')",
 			Source: "Hochreiter and Schmidhuber (1997), Gers et al. (2000); torch.nn.LSTM"}},
 		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1,
-			text: Text{ // p: i, f, o
+			elementwise: "weight_peephole", text: Text{ // p: i, f, o
 				Gates: "i, f, g, o",
 				Equations: "i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g); " +
 					"c' = f ⊙ c + i ⊙ g; o = σ(a_o + p_o ⊙ c'); h' = o ⊙ tanh(c')",
 				Source: "Gers and Schmidhuber (2000), Recurrent nets that time and count"}},
+		MGU: {name: "mgu", gates: 2, states: 1, kept: 1, text: Text{ // f ⊙ h
+			Gates: "f, n",
+			Equations: "f = σ(a_f); n = tanh(W_in x + b_in + W_hn (f ⊙ h) + b_hn); " +
+				"h' = (1-f) ⊙ h + f ⊙ n",
+			Source: "Zhou et al. (2016), arXiv:1603.09420"}},
+		LSTMCoupled: {name: "lstm-coupled", gates: 3, states: 2, text: Text{
+			Gates: "i, g, o",
+			Equations: "i = σ(a_i), g = tanh(a_g), o = σ(a_o); c' = (1-i) ⊙ c + i ⊙ g; " +
+				"h' = o ⊙ tanh(c')",
+			Source: "Greff et al. (2017), arXiv:1503.04069, CIFG"}},
+		LSTMNoForget: {name: "lstm-no-forget", gates: 3, states: 2, text: Text{
+			Gates: "i, g, o",
+			Equations: "i = σ(a_i), g = tanh(a_g), o = σ(a_o); c' = c + i ⊙ g; " +
+				"h' = o ⊙ tanh(c')",
+			Source: "Hochreiter and Schmidhuber (1997); Greff et al. (2017), NFG"}},
+		LeakyLearned: {name: "leaky-learned", gates: 1, states: 1, kept: 1, // the gradient of p
+			peepholes: 1, elementwise: "weight_leak", leaks: true, text: Text{
+				Equations: "α = σ(p); h' = (1-α) ⊙ h + α ⊙ tanh(a)",
+				Source:    "Mozer (1992); Deep Learning, section 10.9.2"}},
+		Leaky: {name: "leaky", gates: 1, states: 1, leaks: true, text: Text{
+			Equations: "h' = (1-α) ⊙ h + α tanh(a), α: --leak",
+			Source:    "Jaeger et al. (2007); Deep Learning, section 10.9.2"}},
 	}
 }
 
@@ -93,18 +123,22 @@ func Cells() []Cell {
 
 // CellNames returns the names of Cells, in the same order.
 func CellNames() []string {
-	var all []string
-	for _, p := range table() {
-		all = append(all, p.name)
-	}
-	return all
+	return namesOf(func(properties) bool { return true })
 }
 
 // ForgetCellNames returns the names of the cells that have a forget gate.
 func ForgetCellNames() []string {
+	return namesOf(func(p properties) bool { return p.forget > 0 })
+}
+
+// LeakyCellNames returns the names of the cells that have a leak.
+func LeakyCellNames() []string { return namesOf(func(p properties) bool { return p.leaks }) }
+
+// namesOf returns the names of the cells that are so.
+func namesOf(so func(properties) bool) []string {
 	var all []string
 	for _, p := range table() {
-		if p.forget > 0 {
+		if so(p) {
 			all = append(all, p.name)
 		}
 	}
@@ -141,8 +175,17 @@ func (c Cell) States() int { return c.properties().states }
 // states.
 func (c Cell) Kept() int { return c.properties().kept }
 
-// Peepholes returns P, the number of [H] vectors in the cell's peephole weights.
+// Peepholes returns P, the number of [H] vectors in the cell's elementwise weights.
 func (c Cell) Peepholes() int { return c.properties().peepholes }
+
+// Elementwise returns the name of the tensor of these weights: weight_peephole or weight_leak.
+func (c Cell) Elementwise() string { return c.properties().elementwise }
+
+// Leaks reports whether the cell has a leak: see RecurrentShape.
+func (c Cell) Leaks() bool { return c.properties().leaks }
+
+// ResetsBefore reports whether the last gate's rows of W_hh multiply a gate's product with h.
+func (c Cell) ResetsBefore() bool { return c == GRUResetBefore || c == MGU }
 
 // Tensors returns the number of weight tensors in a layer of the cell.
 func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }

@@ -103,7 +103,7 @@ func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		DeepTransition: c.DeepTransition, LabelSmoothing: c.LabelSmoothing, Init: c.Init,
-		ForgetBias: c.ForgetBias, Seed: c.Seed}
+		ForgetBias: c.ForgetBias, Leak: c.Leak, Seed: c.Seed}
 }
 
 // searcher makes a searcher for as many sources together as it says.
