@@ -227,6 +227,23 @@ func TestSlowestRankCounts(t *testing.T) {
 	}
 }
 
+// Orders and answers of any length arrive at ranks that are goroutines.
+func TestMessagesOfAnyLength(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	g, err := form(ctx, Config{World: 2, Link: "memory", Wire: "fp32"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.end()
+	for n := range 3000 {
+		_, err := g.exchange(ctx, order{Do: task(strings.Repeat("x", n))}, 10*time.Second)
+		if err == nil || !strings.Contains(err.Error(), "no such order") {
+			t.Fatalf("an order of %d bytes: %v", n, err)
+		}
+	}
+}
+
 // A rank that hangs ends the measurement within seconds of what its order should take.
 func TestRankThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -38,7 +39,12 @@ func form(ctx context.Context, c Config) (*group, error) {
 	l, _ := linkOf(c.Link)
 	if l.listen == nil {
 		for rank, ends := range newMemoryEnds(c.World) {
-			g.members = append(g.members, newGoroutine(ctx, rank, ends))
+			m, err := newGoroutine(ctx, rank, ends)
+			if err != nil {
+				g.end()
+				return nil, err
+			}
+			g.members = append(g.members, m)
 		}
 	}
 	log := &sharedLog{to: c.Log}
@@ -96,14 +102,23 @@ func newProcess(
 	}, nil
 }
 
-// newGoroutine starts a rank that is a goroutine.
-func newGoroutine(ctx context.Context, rank int, own ends) member {
-	orders, to := io.Pipe()
-	from, answers := io.Pipe()
+// newGoroutine starts a rank that is a goroutine. The pipes are the system's, which have a buffer: a
+// reader of JSON may leave the newline behind a value in the pipe, and without a buffer its writer
+// would wait for a reader of that.
+func newGoroutine(ctx context.Context, rank int, own ends) (member, error) {
+	orders, to, err := os.Pipe()
+	if err != nil {
+		return member{}, err
+	}
+	from, answers, err := os.Pipe()
+	if err != nil {
+		return member{}, errors.Join(err, orders.Close(), to.Close())
+	}
 	done := make(chan error, 1)
 	go func() {
 		err := serve(ctx, orders, answers, func(link, seat) (ends, error) { return own, nil })
 		answers.Close()
+		orders.Close()
 		done <- err
 	}()
 	stop := context.AfterFunc(ctx, func() {
@@ -118,7 +133,7 @@ func newGoroutine(ctx context.Context, rank int, own ends) member {
 			from.Close()
 			return <-done
 		}),
-	}
+	}, nil
 }
 
 // end has the ranks end, and waits for them.
