@@ -5,27 +5,19 @@ import "fmt"
 // Cell is the recurrence of a layer: the number of a row in the table of cells.
 type Cell int
 
-// The cells, with the equations of torch.nn (W: weights, b: biases, ⊙: elementwise product).
-// docs/adding-a-cell.md says how to add one.
+// The cells; table has their equations. docs/adding-a-cell.md says how to add one.
 const (
-	// RNNTanh: h' = tanh(W_ih x + b_ih + W_hh h + b_hh). Elman (1990).
-	RNNTanh Cell = iota
-	// RNNReLU: the same with max(0, ·).
-	RNNReLU
-	// GRU, reset after the product, as in cuDNN and PyTorch:
-	// n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)), h' = (1-z) ⊙ n + z ⊙ h.
-	GRU
-	// GRUResetBefore, reset before the product, as published (Cho et al. 2014, arXiv:1406.1078)
-	// and in the textbooks: n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn).
-	GRUResetBefore
-	// LSTM: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c'). Hochreiter and Schmidhuber (1997), with the
-	// forget gate of Gers et al. (2000).
-	LSTM
-	// LSTMPeephole: an LSTM whose gates read the unit's own cell through peepholes p. Gers
-	// and Schmidhuber (2000), "Recurrent nets that time and count". With a gate's sum
-	// a = W x + b_ih + U h + b_hh: i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g),
-	// c' = f ⊙ c + i ⊙ g, o = σ(a_o + p_o ⊙ c'), h' = o ⊙ tanh(c').
-	LSTMPeephole
+	RNNTanh        Cell = iota
+	RNNReLU             // an Elman RNN of rectified linear units
+	GRU                 // reset after the product, as in cuDNN and PyTorch
+	GRUResetBefore      // reset before the product, as published and in the textbooks
+	LSTM                // with a forget gate
+	LSTMPeephole        // an LSTM whose gates read the unit's own cell through weights p
+	MGU                 // a GRUResetBefore whose update gate is 1 - its reset gate
+	LSTMCoupled         // an LSTM that forgets as much as it takes in
+	LSTMNoForget        // an LSTM that forgets nothing
+	LeakyLearned        // an Elman RNN that keeps a share of h, each unit its own: 1 - σ of a weight
+	Leaky               // the same with the share 1 - RecurrentShape.Leak
 
 	cellCount = iota
 )
@@ -36,22 +28,79 @@ type properties struct {
 	gates  int    // K: blocks of H rows in the weights
 	states int    // 1: h; 2: h and c
 	kept   int    // [B, H] tensors of a step that backward reads, besides gates and states
-	// P: [H] vectors of weights through which gates read c, each unit its own: no product.
-	peepholes int
-	forget    int // the number of the forget gate, for ForgetBias; 0: none
+	// P: [H] vectors of weights, each unit its own: no product. Gates read c through them, or they
+	// are leaks.
+	peepholes   int
+	elementwise string // the name of their tensor
+	leaks       bool   // has a RecurrentShape.Leak, or begins with one
+	forget      int    // the number of the forget gate, for ForgetBias; 0: none
+	text        Text
+}
+
+// Text describes a cell to people: `rondo models` and docs/training.md have it.
+type Text struct {
+	Gates string // their names in the order of the weights' blocks; "" of a single one
+	// Equations, separated by "; ". x: input, h: output and state, c: cell state, h' and c': after
+	// the step, σ: logistic function, ⊙: elementwise product, a: W_ih x + b_ih + W_hh h + b_hh,
+	// a_g: gate g's rows of it.
+	Equations string
+	Source    string // the paper
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
-// cells_gen.h, generated from it (TestHeader).
+// cpu/cells_gen.h, generated from it (TestHeader).
 func table() [cellCount]properties {
 	return [...]properties{
-		RNNTanh:        {name: "rnn", gates: 1, states: 1},
-		RNNReLU:        {name: "rnn-relu", gates: 1, states: 1},
-		GRU:            {name: "gru", gates: 3, states: 1, kept: 1},              // W_hn h + b_hn
-		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1}, // r ⊙ h
-		LSTM:           {name: "lstm", gates: 4, states: 2, forget: 1},           // i, f, g, o
-		// p: i, f, o
-		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1},
+		RNNTanh: {name: "rnn", gates: 1, states: 1, text: Text{
+			Equations: "h' = tanh(a)",
+			Source:    "Elman (1990); torch.nn.RNN"}},
+		RNNReLU: {name: "rnn-relu", gates: 1, states: 1, text: Text{
+			Equations: "h' = max(0, a)",
+			Source:    "Le et al. (2015), arXiv:1504.00941; torch.nn.RNN"}},
+		GRU: {name: "gru", gates: 3, states: 1, kept: 1, text: Text{ // W_hn h + b_hn
+			Gates: "r, z, n",
+			Equations: "r = σ(a_r), z = σ(a_z); n = tanh(W_in x + b_in + r ⊙ (W_hn h + b_hn)); " +
+				"h' = (1-z) ⊙ n + z ⊙ h",
+			Source: "Cho et al. (2014), with the reset behind the product; torch.nn.GRU"}},
+		GRUResetBefore: {name: "gru-reset-before", gates: 3, states: 1, kept: 1, // r ⊙ h
+			text: Text{
+				Gates: "r, z, n",
+				Equations: "r = σ(a_r), z = σ(a_z); " +
+					"n = tanh(W_in x + b_in + W_hn (r ⊙ h) + b_hn); h' = (1-z) ⊙ n + z ⊙ h",
+				Source: "Cho et al. (2014), arXiv:1406.1078"}},
+		LSTM: {name: "lstm", gates: 4, states: 2, forget: 1, text: Text{
+			Gates: "i, f, g, o",
+			Equations: "i = σ(a_i), f = σ(a_f), g = tanh(a_g), o = σ(a_o); " +
+				"c' = f ⊙ c + i ⊙ g; h' = o ⊙ tanh(c')",
+			Source: "Hochreiter and Schmidhuber (1997), Gers et al. (2000); torch.nn.LSTM"}},
+		LSTMPeephole: {name: "lstm-peephole", gates: 4, states: 2, peepholes: 3, forget: 1,
+			elementwise: "weight_peephole", text: Text{ // p: i, f, o
+				Gates: "i, f, g, o",
+				Equations: "i = σ(a_i + p_i ⊙ c), f = σ(a_f + p_f ⊙ c), g = tanh(a_g); " +
+					"c' = f ⊙ c + i ⊙ g; o = σ(a_o + p_o ⊙ c'); h' = o ⊙ tanh(c')",
+				Source: "Gers and Schmidhuber (2000), Recurrent nets that time and count"}},
+		MGU: {name: "mgu", gates: 2, states: 1, kept: 1, text: Text{ // f ⊙ h
+			Gates: "f, n",
+			Equations: "f = σ(a_f); n = tanh(W_in x + b_in + W_hn (f ⊙ h) + b_hn); " +
+				"h' = (1-f) ⊙ h + f ⊙ n",
+			Source: "Zhou et al. (2016), arXiv:1603.09420"}},
+		LSTMCoupled: {name: "lstm-coupled", gates: 3, states: 2, text: Text{
+			Gates: "i, g, o",
+			Equations: "i = σ(a_i), g = tanh(a_g), o = σ(a_o); c' = (1-i) ⊙ c + i ⊙ g; " +
+				"h' = o ⊙ tanh(c')",
+			Source: "Greff et al. (2017), arXiv:1503.04069, CIFG"}},
+		LSTMNoForget: {name: "lstm-no-forget", gates: 3, states: 2, text: Text{
+			Gates: "i, g, o",
+			Equations: "i = σ(a_i), g = tanh(a_g), o = σ(a_o); c' = c + i ⊙ g; " +
+				"h' = o ⊙ tanh(c')",
+			Source: "Hochreiter and Schmidhuber (1997); Greff et al. (2017), NFG"}},
+		LeakyLearned: {name: "leaky-learned", gates: 1, states: 1, kept: 1, // the gradient of p
+			peepholes: 1, elementwise: "weight_leak", leaks: true, text: Text{
+				Equations: "α = σ(p); h' = (1-α) ⊙ h + α ⊙ tanh(a)",
+				Source:    "Mozer (1992); Deep Learning, section 10.9.2"}},
+		Leaky: {name: "leaky", gates: 1, states: 1, leaks: true, text: Text{
+			Equations: "h' = (1-α) ⊙ h + α tanh(a), α: --leak",
+			Source:    "Jaeger et al. (2007); Deep Learning, section 10.9.2"}},
 	}
 }
 
@@ -74,18 +123,22 @@ func Cells() []Cell {
 
 // CellNames returns the names of Cells, in the same order.
 func CellNames() []string {
-	var all []string
-	for _, p := range table() {
-		all = append(all, p.name)
-	}
-	return all
+	return namesOf(func(properties) bool { return true })
 }
 
 // ForgetCellNames returns the names of the cells that have a forget gate.
 func ForgetCellNames() []string {
+	return namesOf(func(p properties) bool { return p.forget > 0 })
+}
+
+// LeakyCellNames returns the names of the cells that have a leak.
+func LeakyCellNames() []string { return namesOf(func(p properties) bool { return p.leaks }) }
+
+// namesOf returns the names of the cells that are so.
+func namesOf(so func(properties) bool) []string {
 	var all []string
 	for _, p := range table() {
-		if p.forget > 0 {
+		if so(p) {
 			all = append(all, p.name)
 		}
 	}
@@ -112,6 +165,9 @@ func (c Cell) Known() bool { return c >= 0 && c < cellCount }
 // Gates returns K, the number of H-row blocks in the cell's weights.
 func (c Cell) Gates() int { return c.properties().gates }
 
+// Text returns the cell's description.
+func (c Cell) Text() Text { return c.properties().text }
+
 // States returns the number of [B, H] tensors carried between segments: h, or h and c.
 func (c Cell) States() int { return c.properties().states }
 
@@ -119,8 +175,17 @@ func (c Cell) States() int { return c.properties().states }
 // states.
 func (c Cell) Kept() int { return c.properties().kept }
 
-// Peepholes returns P, the number of [H] vectors in the cell's peephole weights.
+// Peepholes returns P, the number of [H] vectors in the cell's elementwise weights.
 func (c Cell) Peepholes() int { return c.properties().peepholes }
+
+// Elementwise returns the name of the tensor of these weights: weight_peephole or weight_leak.
+func (c Cell) Elementwise() string { return c.properties().elementwise }
+
+// Leaks reports whether the cell has a leak: see RecurrentShape.
+func (c Cell) Leaks() bool { return c.properties().leaks }
+
+// ResetsBefore reports whether the last gate's rows of W_hh multiply a gate's product with h.
+func (c Cell) ResetsBefore() bool { return c == GRUResetBefore || c == MGU }
 
 // Tensors returns the number of weight tensors in a layer of the cell.
 func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }

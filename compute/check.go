@@ -211,7 +211,7 @@ func (u Update) Check(params, grads, s1, s2 []float32) {
 // Check panics unless a layer can have the shape.
 func (s RecurrentShape) Check() {
 	s.Cell.Gates() // panics on an unknown cell
-	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 {
+	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 || !(s.Leak >= 0 && s.Leak <= 1) {
 		panic(fmt.Sprintf("compute: recurrent layer of shape %+v", s))
 	}
 	if s.Transition != 0 {

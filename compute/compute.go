@@ -9,7 +9,7 @@
 //	D  width of a layer's input; the vocabulary when the input is one-hot
 //	H  width of a layer's hidden state (--hidden)
 //	K  gates of a cell (Cell.Gates)
-//	P  peepholes of a cell (Cell.Peepholes)
+//	P  peepholes of a cell, or other elementwise weights (Cell.Peepholes)
 //	V  vocabulary, E embedding width, N = T*B rows
 //
 // Every matrix is row-major float32. Sequences are time-major, [T, B, D], so that one time step
@@ -81,10 +81,16 @@ func (p Precision) String() string {
 type RecurrentShape struct {
 	Cell       Cell
 	T, B, D, H int
+	// Leak is the share of its state that a Leaky cell takes from the step, in (0, 1]; 0: DefaultLeak.
+	// The other cells do not read it.
+	Leak float32
 	// Transition is how many layers the perceptron of a deep transition has; 0: there is none. A
 	// Device has no kernel for it: see NewRecurrent, the function.
 	Transition int
 }
+
+// DefaultLeak is the default of RecurrentShape.Leak.
+const DefaultLeak = 0.5
 
 // RecurrentWeights are a layer's parameters, or their gradients.
 type RecurrentWeights struct {
@@ -93,7 +99,7 @@ type RecurrentWeights struct {
 	BiasIH []float32 // [K*H]
 	BiasHH []float32 // [K*H]
 
-	Peephole []float32 // [P*H]; nil unless the cell has peepholes
+	Peephole []float32 // [P*H]; nil unless the cell has peepholes, or learns its leak
 
 	Transition []Linear // [H, H] each, of the shape's Transition
 }

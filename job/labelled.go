@@ -148,7 +148,7 @@ func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig,
 		DropoutInput:   c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
 		Skip: c.Skip, DeepInput: c.DeepInput, DeepTransition: c.DeepTransition,
 		DeepOutput: c.DeepOutput, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
-		Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed}
+		Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak, Seed: c.Seed}
 	if e, _ := taskOf(spec); e.examples == examples.Labelled { // one label for all steps
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {
 			return l, app.Usage(err)

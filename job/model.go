@@ -54,6 +54,7 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		TieWeights:     spec.TieWeights,
 		Init:           initial,
 		ForgetBias:     spec.ForgetBias,
+		Leak:           spec.Leak,
 		Seed:           spec.Seed,
 		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,

@@ -58,6 +58,9 @@ type Config struct {
 	// ForgetBias is added to the initial bias of a cell's forget gates (Jozefowicz et al. 2015). It
 	// is added to bias_ih alone, so that the sum of both biases has it once.
 	ForgetBias float64
+	// Leak is the leak of compute.Leaky, and of compute.LeakyLearned at first: in (0, 1], and below
+	// 1 if it is learned. 0: compute.DefaultLeak.
+	Leak float64
 	// Seed determines the initial weights and, with step, layer and lane, the dropout masks.
 	Seed uint64
 
@@ -170,6 +173,10 @@ func (c Config) validateInit() error {
 		return fmt.Errorf("--forget-bias %v needs --cell %s: %v has no forget gate",
 			c.ForgetBias, strings.Join(compute.ForgetCellNames(), " or "), c.Cell)
 	}
+	if !(c.Leak >= 0 && c.Leak <= 1) || c.Leak == 1 && c.Cell == compute.LeakyLearned {
+		return fmt.Errorf("--leak %v: must be above 0 and at most 1, and below 1 if it is learned",
+			c.Leak)
+	}
 	return c.Init.validate()
 }
 
@@ -205,5 +212,5 @@ func (c Config) outputWidth() int {
 // layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
 	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden,
-		Transition: c.DeepTransition}
+		Leak: float32(c.Leak), Transition: c.DeepTransition}
 }

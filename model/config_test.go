@@ -38,7 +38,7 @@ func TestValidate(t *testing.T) {
 			"--forget-bias 1 needs --cell lstm"},
 		"forget inf": {func(c *Config) { c.ForgetBias = math.Inf(1) }, "--forget-bias +Inf"},
 		"init":       {func(c *Config) { c.Init.Kind = 9 }, "--init"},
-		"normal": {func(c *Config) { c.Init = Init{Kind: Normal, STD: -1} },
+		"normal": {func(c *Config) { c.Init = Init{Kind: Normal, Value: -1} },
 			"--init normal:-1"},
 		"tail": {func(c *Config) { c.GradientTail = -1 }, "tail"},
 	} {

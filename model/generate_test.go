@@ -15,7 +15,7 @@ import (
 func TestGenerateGreedy(t *testing.T) {
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
-			cfg.Init = Init{Kind: Normal, STD: 1} // well separated logits
+			cfg.Init = Init{Kind: Normal, Value: 1} // well separated logits
 			m := newModel(t, cfg)
 			g, err := m.NewGenerator()
 			if err != nil {

@@ -1,10 +1,12 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -31,57 +33,70 @@ const (
 	// Gaussian matrix, uniform over the orthogonal group (Saxe et al., arXiv:1312.6120; Mezzadri,
 	// arXiv:math-ph/0609050). Everything else is as in Xavier.
 	Orthogonal
+	// Identity makes each gate's recurrent matrix the identity and draws the other weights from
+	// N(0, 0.001^2); biases and peepholes are zero. It is for RNNReLU (Le et al. 2015,
+	// arXiv:1504.00941).
+	Identity
+	// Spectral makes each gate's recurrent matrix Gaussian, with a largest absolute eigenvalue of
+	// RADIUS (Jaeger and Haas 2004; 1.2 for tanh units: Sutskever 2012). Everything else is as in
+	// Xavier.
+	Spectral
 )
+
+// identitySTD is the standard deviation of Identity's other weights.
+const identitySTD = 0.001
+
+// initNames returns the names of the kinds, in order.
+func initNames() []string {
+	return []string{Uniform: "uniform", Normal: "normal", Xavier: "xavier",
+		Orthogonal: "orthogonal", Identity: "identity", Spectral: "spectral"}
+}
 
 // Init configures the initial weights. The zero value is Uniform.
 type Init struct {
-	Kind InitKind
-	STD  float64 // of Normal
+	Kind  InitKind
+	Value float64 // STD of Normal, RADIUS of Spectral
 }
 
-// ParseInit parses the value of --init: uniform, xavier, orthogonal, or normal:STD.
+// valued reports whether the kind has a value.
+func (in Init) valued() bool { return in.Kind == Normal || in.Kind == Spectral }
+
+// ParseInit parses the value of --init: uniform, xavier, orthogonal, normal:STD, identity or
+// spectral:RADIUS.
 func ParseInit(s string) (Init, error) {
-	switch s {
-	case "uniform":
-		return Init{Kind: Uniform}, nil
-	case "xavier":
-		return Init{Kind: Xavier}, nil
-	case "orthogonal":
-		return Init{Kind: Orthogonal}, nil
+	name, text, valued := strings.Cut(s, ":")
+	in := Init{Kind: InitKind(slices.Index(initNames(), name))}
+	if in.Kind < 0 || valued != in.valued() {
+		return Init{}, fmt.Errorf("--init %q: give uniform, xavier, orthogonal, identity, "+
+			"normal:STD (as normal:0.01), or spectral:RADIUS (as spectral:1.2)", s)
 	}
-	if text, ok := strings.CutPrefix(s, "normal:"); ok {
-		std, err := strconv.ParseFloat(text, 64)
-		if err != nil {
+	if valued {
+		var err error
+		if in.Value, err = strconv.ParseFloat(text, 64); err != nil {
 			return Init{}, fmt.Errorf("--init %s: %q is not a number", s, text)
 		}
-		in := Init{Kind: Normal, STD: std}
-		return in, in.validate()
 	}
-	return Init{}, fmt.Errorf(
-		"--init %q: give uniform, xavier, orthogonal, or normal:STD (as normal:0.01)", s)
+	return in, in.validate()
 }
 
 // String returns the text that ParseInit parses.
 func (in Init) String() string {
-	switch in.Kind {
-	case Uniform:
-		return "uniform"
-	case Normal:
-		return "normal:" + strconv.FormatFloat(in.STD, 'g', -1, 64)
-	case Xavier:
-		return "xavier"
-	case Orthogonal:
-		return "orthogonal"
+	if in.Kind < Uniform || in.Kind > Spectral {
+		return fmt.Sprintf("init %d", int(in.Kind))
 	}
-	return fmt.Sprintf("init %d", int(in.Kind))
+	name := initNames()[in.Kind]
+	if in.valued() {
+		name += ":" + strconv.FormatFloat(in.Value, 'g', -1, 64)
+	}
+	return name
 }
 
 func (in Init) validate() error {
-	if in.Kind < Uniform || in.Kind > Orthogonal {
+	if in.Kind < Uniform || in.Kind > Spectral {
 		return fmt.Errorf("--init: %d is not a kind of initial weights", int(in.Kind))
 	}
-	if in.Kind == Normal && !(in.STD >= 0 && in.STD <= math.MaxFloat32) {
-		return fmt.Errorf("--init %s: the standard deviation must be finite and not negative", in)
+	if !(in.Value >= 0 && in.Value <= math.MaxFloat32) {
+		return fmt.Errorf("--init %s: the value must be finite and not negative", in)
 	}
 	return nil
 }
@@ -98,6 +113,11 @@ func initial(c Config, views []View) []float32 {
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
 			for i := range v.hidden(c.Cell) {
 				v.of(flat)[gate*v.hidden(c.Cell)+i] += float32(c.ForgetBias)
+			}
+		}
+		if leak := cmp.Or(c.Leak, compute.DefaultLeak); v.role == rolePeephole && c.Cell.Leaks() {
+			for i := range v.of(flat) {
+				v.of(flat)[i] += float32(math.Log(leak / (1 - leak))) // whose σ is the leak
 			}
 		}
 	}
@@ -118,13 +138,24 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	case kind == Uniform:
 		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v, views))))
 	case kind == Normal && (matrix || v.role == rolePeephole):
-		fillNormal(x, rng, c.Init.STD)
+		fillNormal(x, rng, c.Init.Value)
 	case !matrix: // zero
-	case kind == Orthogonal && v.role == roleRecurrent:
+	case kind >= Orthogonal && v.role == roleRecurrent:
 		H := v.hidden(c.Cell)
-		for block := 0; block < len(x); block += H * H {
-			fillOrthogonal(x[block:block+H*H], rng, H)
+		for block := range slices.Chunk(x, H*H) {
+			switch kind {
+			case Orthogonal:
+				fillOrthogonal(block, rng, H)
+			case Identity:
+				for i := range H {
+					block[i*H+i] = 1
+				}
+			case Spectral:
+				fillSpectral(block, rng, H, c.Init.Value)
+			}
 		}
+	case kind == Identity:
+		fillNormal(x, rng, identitySTD)
 	default:
 		rows, columns := v.Shape[0], v.Shape[1]
 		if v.role == roleInput || v.role == roleRecurrent {
@@ -186,6 +217,33 @@ func fillOrthogonal(x []float32, rng *rand.Rand, n int) {
 	for i := range n {
 		for j := range n {
 			x[i*n+j] = float32(q.At(i, j) * math.Copysign(1, r.At(j, j)))
+		}
+	}
+}
+
+// fillSpectral draws a Gaussian n by n matrix and scales it to a spectral radius. That is measured as
+// the mean growth of a vector, |A^k x|^(1/k) (Gelfand's formula), to about 0.3%.
+func fillSpectral(x []float32, rng *rand.Rand, n int, radius float64) {
+	const settle, steps = 200, 1000
+	a, v, next := mat.NewDense(n, n, nil), mat.NewVecDense(n, nil), mat.NewVecDense(n, nil)
+	for i := range n {
+		for j := range n {
+			a.Set(i, j, rng.NormFloat64())
+		}
+		v.SetVec(i, rng.NormFloat64())
+	}
+	growth := 0.0 // its logarithm
+	for step := range settle + steps {
+		next.MulVec(a, v)
+		size := mat.Norm(next, 2)
+		v.ScaleVec(1/size, next)
+		if step >= settle {
+			growth += math.Log(size) / steps
+		}
+	}
+	for i := range n {
+		for j := range n {
+			x[i*n+j] = float32(a.At(i, j) * radius / math.Exp(growth))
 		}
 	}
 }

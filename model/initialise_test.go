@@ -2,9 +2,12 @@ package model
 
 import (
 	"math"
+	"math/cmplx"
 	"slices"
 	"strings"
 	"testing"
+
+	"gonum.org/v1/gonum/mat"
 
 	"rondo/compute"
 )
@@ -12,17 +15,18 @@ import (
 func TestParseInit(t *testing.T) {
 	for text, want := range map[string]Init{
 		"uniform": {Kind: Uniform}, "xavier": {Kind: Xavier}, "orthogonal": {Kind: Orthogonal},
-		"normal:0.01": {Kind: Normal, STD: 0.01}, "normal:0": {Kind: Normal},
+		"normal:0.01": {Kind: Normal, Value: 0.01}, "normal:0": {Kind: Normal},
+		"identity": {Kind: Identity}, "spectral:1.2": {Kind: Spectral, Value: 1.2},
 	} {
 		got, err := ParseInit(text)
 		if err != nil || got != want || got.String() != text {
 			t.Errorf("%s: %v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "normal", "Uniform", "glorot"} {
+	for _, text := range []string{"", "normal", "Uniform", "glorot", "spectral", "identity:2"} {
 		_, err := ParseInit(text)
 		if err == nil || !strings.Contains(err.Error(),
-			"uniform, xavier, orthogonal, or normal:STD") {
+			"uniform, xavier, orthogonal, identity, normal:STD") {
 			t.Errorf("%q: %v does not list the values", text, err)
 		}
 	}
@@ -120,6 +124,60 @@ func TestInitialDistributions(t *testing.T) {
 					" (want at most %.3g)", c.init, name, mean, std, want[0], largest, want[1])
 			}
 		}
+	}
+}
+
+// TestIdentityAndSpectral checks the recurrent matrices of each gate: the identity, and one whose
+// eigenvalues, found by another algorithm, have the radius. The other weights are small, or Xavier's.
+func TestIdentityAndSpectral(t *testing.T) {
+	const H, radius = 48, 1.2
+	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: H, Layers: 2, Seed: 4,
+		Init: Init{Kind: Identity}}
+	views := Layout(c)
+	recurrent := find(views, "rnn.weight_hh_l1")
+	identity := initial(c, views)
+	for i, x := range recurrent.of(identity) {
+		if want := i%(H*H)%(H+1) == 0; (x == 1) != want || !want && x != 0 {
+			t.Fatalf("element %d of weight_hh is %v", i, x)
+		}
+	}
+	if _, std, _ := moments(find(views, "rnn.weight_ih_l1").of(identity)); !(std > 0.0009 &&
+		std < 0.0011) {
+		t.Errorf("weight_ih has standard deviation %v, want 0.001", std)
+	}
+	c.Init = Init{Kind: Spectral, Value: radius}
+	for block := range slices.Chunk(recurrent.of(initial(c, views)), H*H) {
+		a := mat.NewDense(H, H, nil)
+		for i, x := range block {
+			a.Set(i/H, i%H, float64(x))
+		}
+		var eigen mat.Eigen
+		if !eigen.Factorize(a, mat.EigenNone) {
+			t.Fatal("no eigenvalues")
+		}
+		largest := 0.0
+		for _, value := range eigen.Values(nil) {
+			largest = max(largest, cmplx.Abs(value))
+		}
+		if math.Abs(largest-radius) > 0.01*radius {
+			t.Errorf("spectral radius %v, want %v", largest, radius)
+		}
+	}
+}
+
+// TestLeak checks that the leaks that are learned begin at the configured one.
+func TestLeak(t *testing.T) {
+	c := Config{Cell: compute.LeakyLearned, Vocab: 9, Hidden: 8, Layers: 1, Leak: 0.1,
+		Init: Init{Kind: Xavier}}
+	views := Layout(c)
+	for _, p := range find(views, "rnn.weight_leak_l0").of(initial(c, views)) {
+		if math.Abs(sigmoid(float64(p))-0.1) > 1e-6 {
+			t.Errorf("a leak of %v, want 0.1", sigmoid(float64(p)))
+		}
+	}
+	c.Leak = 1
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "--leak 1") {
+		t.Errorf("a learned leak of 1: %v", err)
 	}
 }
 

@@ -39,6 +39,7 @@ type LabellerConfig struct {
 
 	Init         Init
 	ForgetBias   float64
+	Leak         float64
 	Seed         uint64
 	GradientTail int
 }
@@ -50,8 +51,8 @@ func (c LabellerConfig) network() Config {
 		Layers:         c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
-		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Seed: c.Seed,
-		GradientTail: c.GradientTail}
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak,
+		Seed: c.Seed, GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.

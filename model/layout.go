@@ -33,7 +33,7 @@ const (
 	roleRecurrent                 // [K*H, H]
 	roleInputBias                 // [K*H]
 	roleRecurrentBias             // [K*H]
-	rolePeephole                  // [P*H]
+	rolePeephole                  // [P*H], or the logits of leaks
 	roleOutput                    // [V, H]
 	roleOutputBias                // [V]
 	roleProjection                // a linear layer's without bias
@@ -75,7 +75,7 @@ func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string
 	l.add(roleInputBias, name("bias_ih"), rows)
 	l.add(roleRecurrentBias, name("bias_hh"), rows)
 	if n := s.Cell.Peepholes(); n > 0 {
-		l.add(rolePeephole, name("weight_peephole"), n*s.H)
+		l.add(rolePeephole, name(s.Cell.Elementwise()), n*s.H)
 	}
 	for i := range s.Transition {
 		l.add(roleProjection, name(fmt.Sprintf("transition.%d.weight", i)), s.H, s.H)
@@ -112,6 +112,7 @@ func (l *layouter) perceptron(name string, layers, inputs, width int) {
 //	rnn.bias_ih_l{k}   [K*H]
 //	rnn.bias_hh_l{k}   [K*H]
 //	rnn.weight_peephole_l{k} [P*H], of cells that have peepholes; PyTorch has no name for it
+//	rnn.weight_leak_l{k} [H], of cells that learn their leak
 //	rnn.transition.{i}.weight_l{k} [H, H] for i from 0 on; with DeepTransition
 //	rnn.transition.{i}.bias_l{k}   [H]
 //	deep_input.{i}.weight  [H, H] for i from the last to 0, the first layer's [H, E or F]
@@ -132,7 +133,7 @@ func Layout(c Config) []View {
 }
 
 // LayerLayout returns the places of one recurrent layer's tensors (weight_ih, weight_hh, bias_ih,
-// bias_hh, weight_peephole if the cell has it, and those of a deep transition) in the weight vector
+// bias_hh, the elementwise weights if the cell has them, and those of a deep transition) in the weight vector
 // of a Layer. T and B of s do not matter.
 func LayerLayout(s compute.RecurrentShape) []View {
 	var l layouter

@@ -128,7 +128,7 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 	}
 	var holes []*gorgonia.Node // [1, H] each
 	for p := range n.c.Cell.Peepholes() {
-		holes = append(holes, n.weight(layerName("weight_peephole", k), p, H))
+		holes = append(holes, n.weight(layerName(n.c.Cell.Elementwise(), k), p, H))
 	}
 	w, u, b, d := block("weight_ih"), block("weight_hh"), block("bias_ih"), block("bias_hh")
 	h, c := zero, zero
@@ -157,6 +157,23 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 			i, f, o := n.sigmoid(both(0)), n.sigmoid(both(1)), n.sigmoid(both(3))
 			c = n.add(n.times(f, c), n.times(i, n.tanh(both(2))))
 			h = n.times(o, n.tanh(c))
+		case compute.LSTMCoupled, compute.LSTMNoForget:
+			i, kept := n.sigmoid(both(0)), c
+			if n.c.Cell == compute.LSTMCoupled {
+				kept = n.times(n.sub(n.ones, i), c)
+			}
+			c = n.add(kept, n.times(i, n.tanh(both(1))))
+			h = n.times(n.sigmoid(both(2)), n.tanh(c))
+		case compute.Leaky, compute.LeakyLearned: // by default a leak of 1/2
+			a := n.do(gorgonia.Div(n.ones, n.add(n.ones, n.ones)))
+			if n.c.Cell == compute.LeakyLearned {
+				a = n.sigmoid(n.mul(n.column, holes[0]))
+			}
+			h = n.add(n.times(n.sub(n.ones, a), h), n.times(a, n.tanh(both(0))))
+		case compute.MGU:
+			f := n.sigmoid(both(0))
+			candidate := n.tanh(n.add(ih(1), hh(1, n.times(f, h))))
+			h = n.add(n.times(n.sub(n.ones, f), h), n.times(f, candidate))
 		case compute.LSTMPeephole:
 			see := func(gate, hole int) *gorgonia.Node {
 				return n.sigmoid(n.add(both(gate), n.times(c, n.mul(n.column, holes[hole]))))

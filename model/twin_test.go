@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -39,7 +40,7 @@ func newTwin(m *Model) twin {
 		l := twinLayer{view(layerName("weight_ih", k)), view(layerName("weight_hh", k)),
 			view(layerName("bias_ih", k)), view(layerName("bias_hh", k)), nil}
 		if w.c.Cell.Peepholes() > 0 {
-			l.peephole = view(layerName("weight_peephole", k))
+			l.peephole = view(layerName(w.c.Cell.Elementwise(), k))
 		}
 		w.layers = append(w.layers, l)
 		if w.c.LayerNorm {
@@ -94,7 +95,7 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 	hh := func(gate, j int) float64 { return hhOf(gate, j, h) }
 	h2, c2 = make([]float64, H), make([]float64, H)
 	var rh []float64 // r ⊙ h
-	if w.c.Cell == compute.GRUResetBefore {
+	if w.c.Cell.ResetsBefore() {
 		for j := range H {
 			rh = append(rh, sigmoid(ih(0, j)+hh(0, j))*h[j])
 		}
@@ -119,6 +120,22 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 			g, o := math.Tanh(ih(2, j)+hh(2, j)), sigmoid(ih(3, j)+hh(3, j))
 			c2[j] = f*c[j] + i*g
 			h2[j] = o * math.Tanh(c2[j])
+		case compute.LSTMCoupled, compute.LSTMNoForget:
+			i, g := sigmoid(ih(0, j)+hh(0, j)), math.Tanh(ih(1, j)+hh(1, j))
+			c2[j] = c[j] + i*g
+			if w.c.Cell == compute.LSTMCoupled {
+				c2[j] -= i * c[j]
+			}
+			h2[j] = sigmoid(ih(2, j)+hh(2, j)) * math.Tanh(c2[j])
+		case compute.Leaky:
+			a := cmp.Or(w.c.Leak, compute.DefaultLeak)
+			h2[j] = (1-a)*h[j] + a*math.Tanh(ih(0, j)+hh(0, j))
+		case compute.LeakyLearned:
+			a := sigmoid(l.peephole[j])
+			h2[j] = (1-a)*h[j] + a*math.Tanh(ih(0, j)+hh(0, j))
+		case compute.MGU:
+			f := sigmoid(ih(0, j) + hh(0, j))
+			h2[j] = (1-f)*h[j] + f*math.Tanh(ih(1, j)+hhOf(1, j, rh))
 		case compute.LSTMPeephole:
 			i := sigmoid(ih(0, j) + hh(0, j) + l.peephole[j]*c[j])
 			f := sigmoid(ih(1, j) + hh(1, j) + l.peephole[H+j]*c[j])

@@ -29,7 +29,7 @@ func root() *cobra.Command {
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand(),
 		certsCommand())
-	group(c, "models", "Models and data:", generateCommand(), classifyCommand(),
+	group(c, "models", "Models and data:", modelsCommand(), generateCommand(), classifyCommand(),
 		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
 		evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())
 	return c

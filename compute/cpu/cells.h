@@ -33,20 +33,69 @@ static void rnn_backstep(struct layer *l, const struct strip *s)
     }
 }
 
-// Gates i, f, g, o.
-static void lstm_step(struct layer *l, const struct strip *s)
+// A leaky unit's share of a step, for VW units from column col on.
+INLINE vf leak_at(const struct layer *l, const struct strip *s, int col)
 {
-    float *restrict gi = gate_at(l, 0, s), *restrict gf = gate_at(l, 1, s);
-    float *restrict gg = gate_at(l, 2, s), *restrict go = gate_at(l, 3, s);
+    return l->P ? sigmoid(load(peephole_at(l, 0, s) + col)) : splat(l->leak);
+}
+
+static void leaky_step(struct layer *l, const struct strip *s)
+{
+    float *restrict n = gate_at(l, 0, s), *restrict new = after(&l->h, s);
+    const float *restrict old = before(&l->h, s);
+    for (int col = 0; col < BLOCK; col += VW) {
+        const vf a = leak_at(l, s, col);
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf x = tangent(load(n + j)), was = load(old + j);
+            store(n + j, x);
+            store(new + j, fused(a, x - was, was));
+        }
+    }
+}
+
+static void leaky_backstep(struct layer *l, const struct strip *s)
+{
+    const float *n = gate_at(l, 0, s);
+    float *to = gradient_at(l, 0, s), *restrict dhs = carried(l, l->dh, s); // to: may be n
+    const float *restrict old = before(&l->h, s);
+    for (int col = 0; col < BLOCK; col += VW) {
+        const vf a = leak_at(l, s, col), rest = splat(1) - a;
+        vf bias = splat(0), leak = splat(0);
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf x = load(n + j), dh = load(dhs + j), d = dh * a * (splat(1) - x * x);
+            store(to + j, d);
+            store(dhs + j, dh * rest);
+            bias += d;
+            leak += dh * (x - load(old + j));
+        }
+        add_to(dbias_at(l, 0, s) + col, bias);
+        if (l->P)
+            add_to(dbias_at(l, 1, s) + col, leak * a * rest);
+    }
+}
+
+// The forget gate of an LSTM: a gate, 1 - i, or 1.
+INLINE vf forget(int cell, vf gate, vf i)
+{
+    return cell == LSTM ? gate : cell == LSTM_COUPLED ? splat(1) - i : splat(1);
+}
+
+// Gates i, f, g, o; f of an LSTM alone, F of them. The cell is a constant.
+INLINE void lstm_step(struct layer *l, const struct strip *s, const int cell)
+{
+    const int F = cell == LSTM;
+    float *restrict gi = gate_at(l, 0, s), *restrict gf = gate_at(l, F, s);
+    float *restrict gg = gate_at(l, F + 1, s), *restrict go = gate_at(l, F + 2, s);
     const float *restrict old = before(&l->c, s);
     float *restrict new = after(&l->c, s);
     float *restrict h = after(&l->h, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
-        vf i = sigmoid(load(gi + j)), f = sigmoid(load(gf + j));
+        vf i = sigmoid(load(gi + j)), f = forget(cell, F ? sigmoid(load(gf + j)) : i, i);
         vf g = tangent(load(gg + j)), o = sigmoid(load(go + j));
         vf c = fused(f, load(old + j), i * g);
         store(gi + j, i);
-        store(gf + j, f);
+        if (F)
+            store(gf + j, f);
         store(gg + j, g);
         store(go + j, o);
         store(new + j, c);
@@ -54,10 +103,11 @@ static void lstm_step(struct layer *l, const struct strip *s)
     }
 }
 
-static void lstm_backstep(struct layer *l, const struct strip *s)
+INLINE void lstm_backstep(struct layer *l, const struct strip *s, const int cell)
 {
-    const float *gi = gate_at(l, 0, s), *gf = gate_at(l, 1, s);
-    const float *gg = gate_at(l, 2, s), *go = gate_at(l, 3, s);
+    const int F = cell == LSTM;
+    const float *gi = gate_at(l, 0, s), *gf = gate_at(l, F, s);
+    const float *gg = gate_at(l, F + 1, s), *go = gate_at(l, F + 2, s);
     float *to = gradient_at(l, 0, s); // may be the gates' own memory
     const long gap = gradient_gap(l);
     const float *restrict old = before(&l->c, s);
@@ -67,15 +117,18 @@ static void lstm_backstep(struct layer *l, const struct strip *s)
     for (int col = 0; col < BLOCK; col += VW) {
         vf bi = zero, bf = zero, bg = zero, bo = zero;
         for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
-            vf i = load(gi + j), f = load(gf + j), g = load(gg + j), o = load(go + j);
-            vf tc = tangent(load(new + j)), dh = load(dhs + j);
+            vf i = load(gi + j), f = forget(cell, load(gf + j), i);
+            vf g = load(gg + j), o = load(go + j), tc = tangent(load(new + j)), dh = load(dhs + j);
             vf dc = fused(dh * o, one - tc * tc, load(dcs + j));
             vf di = dc * g * i * (one - i), df = dc * load(old + j) * f * (one - f);
             vf dg = dc * i * (one - g * g), d_o = dh * tc * o * (one - o);
+            if (cell == LSTM_COUPLED)
+                di -= df;
             store(to + j, di);
-            store(to + gap + j, df);
-            store(to + 2 * gap + j, dg);
-            store(to + 3 * gap + j, d_o);
+            if (F)
+                store(to + gap + j, df);
+            store(to + (F + 1) * gap + j, dg);
+            store(to + (F + 2) * gap + j, d_o);
             store(dcs + j, dc * f);
             store(dhs + j, zero);
             bi += di;
@@ -85,9 +138,10 @@ static void lstm_backstep(struct layer *l, const struct strip *s)
         }
         float *bias = dbias_at(l, 0, s) + col;
         add_to(bias, bi);
-        add_to(bias + l->U * BLOCK, bf);
-        add_to(bias + 2 * l->U * BLOCK, bg);
-        add_to(bias + 3 * l->U * BLOCK, bo);
+        if (F)
+            add_to(bias + l->U * BLOCK, bf);
+        add_to(bias + (F + 1) * l->U * BLOCK, bg);
+        add_to(bias + (F + 2) * l->U * BLOCK, bo);
     }
 }
 
@@ -208,16 +262,21 @@ static void gru_backstep(struct layer *l, const struct strip *s)
     }
 }
 
+// The gates of a cell that resets h before the product, besides r: r, z, n. An MGU, whose r is f, has
+// room for z = 1 - f behind its own gates: f, n, z.
+INLINE long z_gate(const struct layer *l) { return l->cell == MGU ? 2 : 1; }
+INLINE long n_gate(const struct layer *l) { return l->K - 1; }
+
 // The first half of the other GRU's step: r, z, and r h, which W_hn then multiplies.
 static void gru_before_step(struct layer *l, const struct strip *s)
 {
-    float *restrict gr = gate_at(l, 0, s), *restrict gz = gate_at(l, 1, s);
+    float *restrict gr = gate_at(l, 0, s), *restrict gz = gate_at(l, z_gate(l), s);
     const float *restrict old = before(&l->h, s);
     float *restrict rh = before(&l->aux, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf r = sigmoid(load(gr + j));
         store(gr + j, r);
-        store(gz + j, sigmoid(load(gz + j)));
+        store(gz + j, l->cell == MGU ? splat(1) - r : sigmoid(load(gz + j)));
         store(rh + j, r * load(old + j));
     }
 }
@@ -225,8 +284,8 @@ static void gru_before_step(struct layer *l, const struct strip *s)
 // The second half: n and h'.
 static void gru_before_finish(struct layer *l, const struct strip *s)
 {
-    float *restrict gn = gate_at(l, 2, s);
-    const float *restrict gz = gate_at(l, 1, s), *restrict old = before(&l->h, s);
+    float *restrict gn = gate_at(l, n_gate(l), s);
+    const float *restrict gz = gate_at(l, z_gate(l), s), *restrict old = before(&l->h, s);
     float *restrict new = after(&l->h, s);
     for (long j = 0; j < s->lanes * BLOCK; j += VW) {
         vf n = tangent(load(gn + j)), z = load(gz + j);
@@ -238,8 +297,9 @@ static void gru_before_finish(struct layer *l, const struct strip *s)
 // The first half backward: the gradients of z and n.
 static void gru_before_backstep(struct layer *l, const struct strip *s)
 {
-    const float *gz = gate_at(l, 1, s), *gn = gate_at(l, 2, s);
-    float *to_z = gradient_at(l, 1, s), *to_n = gradient_at(l, 2, s); // may be the gates' memory
+    const long z_at = z_gate(l), n_at = n_gate(l);
+    const float *gz = gate_at(l, z_at, s), *gn = gate_at(l, n_at, s);
+    float *to_z = gradient_at(l, z_at, s), *to_n = gradient_at(l, n_at, s); // may be the gates'
     const float *restrict old = before(&l->h, s);
     float *restrict dhs = carried(l, l->dh, s);
     const vf one = splat(1);
@@ -255,23 +315,25 @@ static void gru_before_backstep(struct layer *l, const struct strip *s)
             bz += dz;
             bn += dn;
         }
-        add_to(dbias_at(l, 1, s) + col, bz);
-        add_to(dbias_at(l, 2, s) + col, bn);
+        add_to(dbias_at(l, z_at, s) + col, bz);
+        add_to(dbias_at(l, n_at, s) + col, bn);
     }
 }
 
-// The second half backward: the gradient of r, from that of r h.
+// The second half backward: the gradient of r, from that of r h; an MGU's f has that of z, too.
 static void gru_before_backfinish(struct layer *l, const struct strip *s,
                                   const float *restrict drh)
 {
     const float *gr = gate_at(l, 0, s);
     float *to = gradient_at(l, 0, s), *restrict dhs = carried(l, l->dh, s);
-    const float *restrict old = before(&l->h, s);
+    const float *restrict old = before(&l->h, s), *dz = gradient_at(l, z_gate(l), s);
     for (int col = 0; col < BLOCK; col += VW) {
         vf br = splat(0);
         for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
             vf r = load(gr + j), d = load(drh + j);
             vf dr = d * load(old + j) * r * (splat(1) - r);
+            if (l->cell == MGU)
+                dr -= load(dz + j);
             store(to + j, dr);
             add_to(dhs + j, d * r);
             br += dr;
@@ -280,14 +342,19 @@ static void gru_before_backfinish(struct layer *l, const struct strip *s,
     }
 }
 
-// A step of the layer's cell, and its derivative; of GRU_RESET_BEFORE the first half.
+// A step of the layer's cell, and its derivative; where h is reset before the product, half of it.
 INLINE void cell_step(struct layer *l, const struct strip *s)
 {
     switch (l->cell) {
-    case LSTM: lstm_step(l, s); break;
+    case LSTM: lstm_step(l, s, LSTM); break;
+    case LSTM_COUPLED: lstm_step(l, s, LSTM_COUPLED); break;
+    case LSTM_NO_FORGET: lstm_step(l, s, LSTM_NO_FORGET); break;
     case LSTM_PEEPHOLE: peephole_step(l, s); break;
     case GRU: gru_step(l, s); break;
-    case GRU_RESET_BEFORE: gru_before_step(l, s); break;
+    case GRU_RESET_BEFORE:
+    case MGU: gru_before_step(l, s); break;
+    case LEAKY:
+    case LEAKY_LEARNED: leaky_step(l, s); break;
     default: rnn_step(l, s);
     }
 }
@@ -295,10 +362,15 @@ INLINE void cell_step(struct layer *l, const struct strip *s)
 INLINE void cell_backstep(struct layer *l, const struct strip *s)
 {
     switch (l->cell) {
-    case LSTM: lstm_backstep(l, s); break;
+    case LSTM: lstm_backstep(l, s, LSTM); break;
+    case LSTM_COUPLED: lstm_backstep(l, s, LSTM_COUPLED); break;
+    case LSTM_NO_FORGET: lstm_backstep(l, s, LSTM_NO_FORGET); break;
     case LSTM_PEEPHOLE: peephole_backstep(l, s); break;
     case GRU: gru_backstep(l, s); break;
-    case GRU_RESET_BEFORE: gru_before_backstep(l, s); break;
+    case GRU_RESET_BEFORE:
+    case MGU: gru_before_backstep(l, s); break;
+    case LEAKY:
+    case LEAKY_LEARNED: leaky_backstep(l, s); break;
     default: rnn_backstep(l, s);
     }
 }

@@ -3,6 +3,7 @@
 package cpu
 
 import (
+	"cmp"
 	"math"
 
 	"rondo/compute"
@@ -16,14 +17,16 @@ import (
 // step is a step of the layer's cell.
 func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 	switch l.Cell {
-	case compute.LSTM:
+	case compute.LSTM, compute.LSTMCoupled, compute.LSTMNoForget:
 		l.lstmStep(t, act, after)
 	case compute.LSTMPeephole:
 		l.peepholeStep(t, w.peephole, act, after)
 	case compute.GRU:
 		l.gruStep(t, act, before, after)
-	case compute.GRUResetBefore:
+	case compute.GRUResetBefore, compute.MGU:
 		l.gruBeforeStep(t, w, act, before, after)
+	case compute.Leaky, compute.LeakyLearned:
+		l.leakyStep(w.peephole, act, before, after)
 	default:
 		l.rnnStep(act, after)
 	}
@@ -32,14 +35,16 @@ func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 // backstep is the derivative of step. It adds the gradients of peepholes to dw.
 func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
 	switch l.Cell {
-	case compute.LSTM:
+	case compute.LSTM, compute.LSTMCoupled, compute.LSTMNoForget:
 		l.lstmBackstep(t, at)
 	case compute.LSTMPeephole:
 		l.peepholeBackstep(t, at, w.peephole, dw.peephole)
 	case compute.GRU:
 		l.gruBackstep(t, at)
-	case compute.GRUResetBefore:
+	case compute.GRUResetBefore, compute.MGU:
 		l.gruBeforeBackstep(t, at, w)
+	case compute.Leaky, compute.LeakyLearned:
+		l.leakyBackstep(t, at, w.peephole, dw.peephole)
 	default:
 		l.rnnBackstep(t, at)
 	}
@@ -70,18 +75,50 @@ func (l *refLayer[F]) rnnBackstep(t, at int) {
 	}
 }
 
+// leak is the share that unit j takes from a step: σ(p), or the layer's.
+func (l *refLayer[F]) leak(p []F, j int) F {
+	if p == nil {
+		return F(cmp.Or(l.Leak, compute.DefaultLeak))
+	}
+	return sigmoid(p[j])
+}
+
+// leakyStep: h' = (1-a) ⊙ h + a ⊙ tanh(input + recurrent).
+func (l *refLayer[F]) leakyStep(p, act, before, after []F) {
+	for i, x := range act {
+		a := l.leak(p, i%l.H)
+		act[i] = tanh(x + l.rec[i])
+		after[i] = (1-a)*before[i] + a*act[i]
+	}
+}
+
+func (l *refLayer[F]) leakyBackstep(t, at int, p, dp []F) {
+	before := l.h[t*l.B*l.H:]
+	for i, dh := range l.dh {
+		n, a := l.act[at+i], l.leak(p, i%l.H)
+		l.din[at+i] = dh * a * (1 - n*n)
+		l.dhNew[i] = dh * (1 - a)
+		if p != nil {
+			dp[i%l.H] += dh * (n - before[i]) * a * (1 - a)
+		}
+	}
+}
+
 // lstmStep: c' = f ⊙ c + i ⊙ g, h' = o ⊙ tanh(c').
 func (l *refLayer[F]) lstmStep(t int, act, after []F) {
-	state := l.B * l.H
+	state, wide := l.B*l.H, l.k*l.H
+	G, O := wide-2*l.H, wide-l.H // places of g and o
 	before, c := l.c[t*state:], l.c[(t+1)*state:(t+2)*state]
 	for b := range l.B {
-		gates, rec := act[b*4*l.H:(b+1)*4*l.H], l.rec[b*4*l.H:]
+		gates, rec := act[b*wide:(b+1)*wide], l.rec[b*wide:]
 		for j := range l.H {
-			i := sigmoid(gates[j] + rec[j])
-			f := sigmoid(gates[l.H+j] + rec[l.H+j])
-			g := tanh(gates[2*l.H+j] + rec[2*l.H+j])
-			o := sigmoid(gates[3*l.H+j] + rec[3*l.H+j])
-			gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j] = i, f, g, o
+			gates[j] = sigmoid(gates[j] + rec[j])
+			if l.Cell == compute.LSTM {
+				gates[l.H+j] = sigmoid(gates[l.H+j] + rec[l.H+j])
+			}
+			i, f := gates[j], l.forget(gates, j)
+			g, o := tanh(gates[G+j]+rec[G+j]), sigmoid(gates[O+j]+rec[O+j])
+			gates[G+j], gates[O+j] = g, o
 			at := b*l.H + j
 			c[at] = f*before[at] + i*g
 			after[at] = o * tanh(c[at])
@@ -89,20 +126,38 @@ func (l *refLayer[F]) lstmStep(t int, act, after []F) {
 	}
 }
 
+// forget is the value of unit j's forget gate.
+func (l *refLayer[F]) forget(gates []F, j int) F {
+	switch l.Cell {
+	case compute.LSTMCoupled:
+		return 1 - gates[j]
+	case compute.LSTMNoForget:
+		return 1
+	}
+	return gates[l.H+j]
+}
+
 func (l *refLayer[F]) lstmBackstep(t, at int) {
-	state := l.B * l.H
+	state, wide := l.B*l.H, l.k*l.H
+	G, O := wide-2*l.H, wide-l.H
 	before, c := l.c[t*state:], l.c[(t+1)*state:]
 	for b := range l.B {
-		gates, din := l.act[at+b*4*l.H:], l.din[at+b*4*l.H:]
+		gates, din := l.act[at+b*wide:], l.din[at+b*wide:]
 		for j := range l.H {
 			s := b*l.H + j
-			i, f, g, o := gates[j], gates[l.H+j], gates[2*l.H+j], gates[3*l.H+j]
+			i, f, g, o := gates[j], l.forget(gates, j), gates[G+j], gates[O+j]
 			tc, dh := tanh(c[s]), l.dh[s]
 			dc := l.dc[s] + dh*o*(1-tc*tc)
+			df := dc * before[s] * f * (1 - f)
 			din[j] = dc * g * i * (1 - i)
-			din[l.H+j] = dc * before[s] * f * (1 - f)
-			din[2*l.H+j] = dc * i * (1 - g*g)
-			din[3*l.H+j] = dh * tc * o * (1 - o)
+			din[G+j] = dc * i * (1 - g*g)
+			din[O+j] = dh * tc * o * (1 - o)
+			switch l.Cell {
+			case compute.LSTM:
+				din[l.H+j] = df
+			case compute.LSTMCoupled:
+				din[j] -= df
+			}
 			l.dc[s] = dc * f
 		}
 	}
@@ -184,49 +239,67 @@ func (l *refLayer[F]) gruBackstep(t, at int) {
 	}
 }
 
-// gruBeforeStep: n = tanh(input_n + W_hn (r ⊙ h) + b_hn); h' = (1-z) ⊙ n + z ⊙ h.
+// gruBeforeStep: n = tanh(input_n + W_hn (r ⊙ h) + b_hn); h' = (1-z) ⊙ n + z ⊙ h. In an MGU f is r
+// and 1-z.
 func (l *refLayer[F]) gruBeforeStep(t int, w refWeights[F], act, before, after []F) {
-	rh := l.q[t*l.B*l.H : (t+1)*l.B*l.H]
+	rh, wide := l.q[t*l.B*l.H:(t+1)*l.B*l.H], l.k*l.H
+	N := wide - l.H // place of n
 	for b := range l.B {
-		gates, rec := act[b*3*l.H:(b+1)*3*l.H], l.rec[b*3*l.H:]
-		for j := range l.H {
+		gates, rec := act[b*wide:(b+1)*wide], l.rec[b*wide:]
+		for j := range N {
 			gates[j] = sigmoid(gates[j] + rec[j])
-			gates[l.H+j] = sigmoid(gates[l.H+j] + rec[l.H+j])
+		}
+		for j := range l.H {
 			rh[b*l.H+j] = gates[j] * before[b*l.H+j]
 		}
 	}
-	l.rows.timesTransposed(l.B, l.H, l.H, rh, l.H, w.hh[2*l.H*l.H:], l.rec[2*l.H:], 3*l.H)
+	l.rows.timesTransposed(l.B, l.H, l.H, rh, l.H, w.hh[N*l.H:], l.rec[N:], wide)
 	for b := range l.B {
-		gates, rec := act[b*3*l.H:(b+1)*3*l.H], l.rec[b*3*l.H:]
+		gates, rec := act[b*wide:(b+1)*wide], l.rec[b*wide:]
 		for j := range l.H {
 			s := b*l.H + j
-			z, n := gates[l.H+j], tanh(gates[2*l.H+j]+rec[2*l.H+j])
-			gates[2*l.H+j] = n
+			z, n := l.update(gates, j), tanh(gates[N+j]+rec[N+j])
+			gates[N+j] = n
 			after[s] = (1-z)*n + z*before[s]
 		}
 	}
 }
 
+// update is the value of unit j's update gate in a gruBeforeStep.
+func (l *refLayer[F]) update(gates []F, j int) F {
+	if l.Cell == compute.MGU {
+		return 1 - gates[j]
+	}
+	return gates[l.H+j]
+}
+
 func (l *refLayer[F]) gruBeforeBackstep(t, at int, w refWeights[F]) {
-	before := l.h[t*l.B*l.H:]
+	before, wide := l.h[t*l.B*l.H:], l.k*l.H
+	N := wide - l.H
 	for b := range l.B {
-		gates, din := l.act[at+b*3*l.H:], l.din[at+b*3*l.H:]
+		gates, din := l.act[at+b*wide:], l.din[at+b*wide:]
 		for j := range l.H {
 			s := b*l.H + j
-			z, n, dh := gates[l.H+j], gates[2*l.H+j], l.dh[s]
-			din[l.H+j] = dh * (before[s] - n) * z * (1 - z)
-			din[2*l.H+j] = dh * (1 - z) * (1 - n*n)
+			z, n, dh := l.update(gates, j), gates[N+j], l.dh[s]
+			dz := dh * (before[s] - n) * z * (1 - z)
+			din[j] = 0
+			if l.Cell == compute.MGU {
+				din[j] = -dz
+			} else {
+				din[l.H+j] = dz
+			}
+			din[N+j] = dh * (1 - z) * (1 - n*n)
 			l.dhNew[s] = dh * z
 		}
 	}
 	clear(l.drh)
-	l.rows.times(l.B, l.H, l.H, l.din[at+2*l.H:], 3*l.H, w.hh[2*l.H*l.H:], l.drh)
+	l.rows.times(l.B, l.H, l.H, l.din[at+N:], wide, w.hh[N*l.H:], l.drh)
 	for b := range l.B {
-		gates, din := l.act[at+b*3*l.H:], l.din[at+b*3*l.H:]
+		gates, din := l.act[at+b*wide:], l.din[at+b*wide:]
 		for j := range l.H {
 			s := b*l.H + j
 			r := gates[j]
-			din[j] = l.drh[s] * before[s] * r * (1 - r)
+			din[j] += l.drh[s] * before[s] * r * (1 - r)
 			l.dhNew[s] += l.drh[s] * r
 		}
 	}

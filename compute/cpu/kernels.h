@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "../cells_gen.h"
+#include "cells_gen.h"
 #include "team.h"
 
 #define BLOCK 32
@@ -46,10 +46,12 @@ struct tensor {
 // of operands are those of the floats.
 struct layer {
     int cell, inference;
-    int states, kept; // as compute.Cell has them
+    int states;   // as compute.Cell has them
+    int before;   // whether the last gate's rows of W_hh multiply r h
     long T, B, D, H, N, K, U, X;
-    long P;       // peepholes
-    long G;       // gate tensors: K, and one more for GRU
+    long P;       // peepholes, or leaks
+    float leak;   // LEAKY's
+    long G;       // gate tensors: K, and one more for GRU and MGU
     long sums;    // rows of dbias: G, and P for the gradients of the peepholes
     long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
     long lanes;   // that share a sum of the biases' gradient
@@ -58,7 +60,7 @@ struct layer {
     void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
-    struct tensor h, c, aux;          // U: h_0, then every h_t; c; r h (GRU_RESET_BEFORE)
+    struct tensor h, c, aux;          // U: h_0, then every h_t; c; r h
     struct tensor h_rows, h_pairs;    // h as operands
     struct tensor aux_rows, aux_pairs;
 
@@ -263,7 +265,7 @@ size_t rondo_whole(size_t bytes);
 // nothing is made and the bytes are added to *only: for a layer those of its input, too, of token
 // ids (ids 1) or dense rows (0); -1: without them. Of the kernels only bf16 is read then.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, int inference, int ids, size_t *only);
+                              long D, long H, float leak, int inference, int ids, size_t *only);
 void rondo_layer_free(struct layer *l);
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows, size_t *only);

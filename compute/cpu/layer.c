@@ -22,15 +22,15 @@ static struct tensor tensor(long steps, long lanes, long rows, size_t element)
 // Fills in what follows from the cell and the shape.
 static void measure(struct layer *l, int bf16)
 {
-#define ROW(name, gates, states, kept, peepholes) {gates, states, kept, peepholes},
-    static const struct { int gates, states, kept, peepholes; } cells[] = {RONDO_CELLS(ROW)};
+#define ROW(name, gates, states, kept, peepholes) {gates, states, peepholes},
+    static const struct { int gates, states, peepholes; } cells[] = {RONDO_CELLS(ROW)};
 #undef ROW
     l->states = cells[l->cell].states;
-    l->kept = cells[l->cell].kept;
     l->N = l->T * l->B;
     l->K = cells[l->cell].gates;
     l->P = cells[l->cell].peepholes;
-    l->G = l->K + (l->cell == GRU);
+    l->before = l->cell == GRU_RESET_BEFORE || l->cell == MGU;
+    l->G = l->K + (l->cell == GRU || l->cell == MGU);
     l->sums = l->G + l->P;
     l->U = (l->H + BLOCK - 1) / BLOCK;
     l->X = (l->D + BLOCK - 1) / BLOCK;
@@ -84,13 +84,14 @@ static struct input *input_new(const struct kernels *k, const struct layer *l, i
 }
 
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, int inference, int ids, size_t *only)
+                              long D, long H, float leak, int inference, int ids, size_t *only)
 {
-    struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H};
+    struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H,
+                      .leak = leak};
     measure(&l, k->bf16);
     size_t whole = sizeof(float), half = k->bf16 ? sizeof(uint16_t) : 0; // bytes of an element
     long wide = l.K * l.U * BLOCK, back = !inference;
-    long two = l.states == 2, before = cell == GRU_RESET_BEFORE, strips = up(B, LANES) / LANES;
+    long two = l.states == 2, before = l.before, strips = up(B, LANES) / LANES;
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
         FLOATS(l.peephole, l.P * l.U * BLOCK),

@@ -57,7 +57,7 @@ static void pack_bias(struct layer *l, const float *bih, const float *bhh, const
     for (long g = 0; g < l->G; g++)
         for (long j = 0; j < l->U * BLOCK; j++) {
             float *b = l->bias + g * l->U * BLOCK + j;
-            if (j >= l->H)
+            if (j >= l->H || (g >= l->K && l->cell != GRU))
                 *b = 0;
             else if (l->cell == GRU && g >= 2)
                 *b = g == 2 ? bih[2 * l->H + j] : bhh[2 * l->H + j];
@@ -150,7 +150,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
                          const struct layer_call *c)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
-    long early = l->K - l->kept; // gates whose sums take their part of the product
+    long early = l->K - (l->cell == GRU || l->before); // gates whose sums take their part of the product
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;
@@ -164,16 +164,16 @@ static void step_forward(const struct member *m, const struct field *f, struct l
         if (l->cell == GRU)
             recurrent_sums(l, &s, 2, 3, 1, &l->h_rows);
         cell_step(l, &s);
-        if (l->cell == GRU_RESET_BEFORE)
+        if (l->before)
             put_strip(l, &l->aux_rows, &l->aux_pairs, s.u, &s, t, before(&l->aux, &s));
         else
             finish_strip(l, &s, c);
     }
     meet(f, m);
-    if (l->cell != GRU_RESET_BEFORE)
+    if (!l->before)
         return;
     for (s.u = f->u; s.u < f->ue; s.u++) {
-        recurrent_sums(l, &s, 2, 2, 1, &l->aux_rows);
+        recurrent_sums(l, &s, l->K - 1, l->K - 1, 1, &l->aux_rows);
         gru_before_finish(l, &s);
         finish_strip(l, &s, c);
     }
@@ -296,7 +296,7 @@ static void hold_backstep(struct layer *l, const struct strip *s, const struct l
                 copy_row(carried(l, states[i], s) + b * BLOCK, kept + (i * s->lanes + b) * BLOCK);
 }
 
-// GRUResetBefore's second half of a step: through r h.
+// The second half of a step that resets h before the product: through r h.
 static void finish_backward(const struct member *m, const struct field *f, struct layer *l, long t)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
@@ -304,7 +304,7 @@ static void finish_backward(const struct member *m, const struct field *f, struc
     meet(f, m);
     for (; s.u < f->ue; s.u++) {
         memset(drh, 0, s.lanes * BLOCK * sizeof *drh);
-        recurrent_gradients(l, &s, 1, drh, 2, 1);
+        recurrent_gradients(l, &s, 1, drh, l->K - 1, 1);
         for (long b = 0; b < s.lanes; b += l->lanes) {
             struct strip part = sub_strip(l, &s, b);
             gru_before_backfinish(l, &part, drh + b * BLOCK);
@@ -318,7 +318,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
     const float *dy = c->dy + (t * l->B + s.b) * l->H;
-    long through = l->cell == GRU_RESET_BEFORE ? 2 : l->K; // gates that h_t went into
+    long through = l->K - l->before; // gates that h_t went into
     for (; s.u < f->ue; s.u++) {
         float *dh = carried(l, l->dh, &s);
         struct strip next = s;
@@ -334,12 +334,12 @@ static void step_backward(const struct member *m, const struct field *f, struct 
             hold_backstep(l, &s, c, l->tile + m->index * l->tile_rows * BLOCK);
         else
             backstep(l, &s);
-        if (l->cell == GRU_RESET_BEFORE)
-            put_gradients(l, &s, 1, 2);
+        if (l->before)
+            put_gradients(l, &s, 1, l->K - 1);
         else
             put_gradients(l, &s, 0, l->G);
     }
-    if (l->cell == GRU_RESET_BEFORE)
+    if (l->before)
         finish_backward(m, f, l, t);
     if (c->ids)
         scatter_step(m, f, l, t);
@@ -359,7 +359,7 @@ static void input_block(struct layer *l, long g, long u, long n, long rows, floa
 static void hidden_block(struct layer *l, long g, long u, long n, long rows, float *dhh)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
-    int on_aux = l->cell == GRU_RESET_BEFORE && g == 2; // what W_hh multiplied
+    int on_aux = l->before && g == l->K - 1; // what W_hh multiplied
     const struct tensor *d = &l->d_pairs, *states = on_aux ? &l->aux_pairs : &l->h_pairs;
     outers(dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
            operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
@@ -446,7 +446,7 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
     rondo_team_meet(m);
     for (long t = l->T - 1; t >= 0; t--)
         step_backward(m, &f, l, t, c);
-    long through = l->cell == GRU_RESET_BEFORE ? 2 : l->K;
+    long through = l->K - l->before;
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; c->dh0 && s.u < f.ue; s.u++)
         recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, through);
     if (c->dh0)

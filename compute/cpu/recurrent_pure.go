@@ -91,8 +91,8 @@ func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F]
 		clear(l.rec)
 		addRow(l.rec, w.biasHH)
 		sums := wide // the recurrent side's sums that multiply h itself
-		if l.Cell == compute.GRUResetBefore {
-			sums = 2 * l.H
+		if l.Cell.ResetsBefore() {
+			sums -= l.H
 		}
 		l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
 		act := l.act[t*l.B*wide : (t+1)*l.B*wide]
@@ -152,8 +152,8 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 		l.backstep(t, at, w, dw)
 		drec := l.drec[at : at+l.B*wide]
 		k := wide // as sums in forward
-		if l.Cell == compute.GRUResetBefore {
-			k = 2 * l.H
+		if l.Cell.ResetsBefore() {
+			k -= l.H
 		}
 		l.rows.times(l.B, l.H, k, drec, wide, w.hh, l.dhNew)
 		in.ended(t, l.H, func(from, to int) {
@@ -187,7 +187,7 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 // hiddenWeights computes the gradient of W_hh's rows for a gate, in one product over all T*B rows.
 func (l *refLayer[F]) hiddenWeights(gate int, dhh []F) {
 	states := l.h
-	if l.Cell == compute.GRUResetBefore && gate == 2 {
+	if l.Cell.ResetsBefore() && gate == l.k-1 {
 		states = l.q
 	}
 	dhh = dhh[gate*l.H*l.H : (gate+1)*l.H*l.H]

@@ -73,8 +73,8 @@ func TestActivations(t *testing.T) {
 		d.Upload(sums[gate*n:(gate+1)*n], xs)
 	}
 	d.queue.launch("cell_lstm_forward", across(blocksFor(n, cellBlock), cellBlock), sums, zeros,
-		zeros, zeros, states[:n], states[n:], []float32(nil), int32(1), int32(n), int32(0),
-		flag(false))
+		zeros, zeros, states[:n], states[n:], []float32(nil), int32(1), int32(n),
+		int32(compute.LSTM), int32(0), flag(false))
 	d.Download(got, sums)
 	const input, candidate = 0, 2   // LSTM's gates i, of sigmoid, and g, of tanh
 	var sigmoidOff, tanhOff float64 // absolute, relative

@@ -22,7 +22,8 @@ type tape struct {
 	// cells that have none.
 	peephole, dpeephole unsafe.Pointer
 	// q: [T, B, H]. GRU: W_hn h + b_hn after forward, its gradient after backward.
-	// GRUResetBefore: r ⊙ h after forward. Nil for the others.
+	// GRUResetBefore and MGU: r ⊙ h after forward. LeakyLearned: the terms of the leaks' gradient
+	// after backward. Nil for the others.
 	q unsafe.Pointer
 	// lengths: [B], int32, the steps of each row; nil: all of the segment's. The tape begins at the
 	// segment's step first.

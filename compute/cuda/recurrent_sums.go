@@ -185,6 +185,9 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 		biases.same = 2 * s.H
 		columnSums(&d.memory, summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
 	}
+	if s.Cell == compute.LeakyLearned {
+		columnSums(&d.memory, summed{out: at(dw.Peephole)}, r.tape.q, rows, s.H)
+	}
 	ids := r.input.IDs != nil
 	if !ids {
 		d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.D, rows, 1, r.tape.act,
@@ -210,9 +213,10 @@ func (r *recurrent) hiddenGradient(dhh []float32, copies halves) {
 	}
 	d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.H, rows, 1, r.tape.act,
 		r.tape.h, 0, at(dhh))
-	if s.Cell == compute.GRUResetBefore { // whose W_hn multiplied r ⊙ h: its rows once more
-		r.columns(r.tape.h, s.H, behind(r.tape.act, 2*s.H), r.wide, rows, s.H)
+	if s.Cell.ResetsBefore() { // whose W_hn multiplied r ⊙ h: its rows once more
+		n := r.wide - s.H
+		r.columns(r.tape.h, s.H, behind(r.tape.act, n), r.wide, rows, s.H)
 		d.gemm.product(d.gemm.backward(), true, false, s.H, s.H, rows, 1, r.tape.h, r.tape.q, 0,
-			behind(at(dhh), 2*s.H*s.H))
+			behind(at(dhh), n*s.H))
 	}
 }

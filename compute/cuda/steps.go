@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"unsafe"
@@ -12,8 +13,8 @@ import (
 )
 
 // steps is the recurrence of every cell and shape: a step is the product of the state and W_hh, and
-// a kernel that makes the gates of it. GRUResetBefore takes two of each. The kernels are those of
-// kernels/cells.cu.
+// a kernel that makes the gates of it. Cells that reset h before the product take two of each. The
+// kernels are those of kernels/cells.cu and gates.cu.
 type steps struct {
 	device *Device
 	compute.RecurrentShape
@@ -24,7 +25,7 @@ type steps struct {
 	rec unsafe.Pointer
 	// dh, dc: [B, H], the gradient of the state before a step, for the step before it.
 	dh, dc unsafe.Pointer
-	// dn and drh: [B, H], the gradients of GRUResetBefore's n and of what W_hn multiplied.
+	// dn and drh: [B, H], the gradients of n and of what W_hn multiplied, if that is not h.
 	dn, drh unsafe.Pointer
 	held    held
 	ended   ended
@@ -36,7 +37,7 @@ type held struct {
 	hh unsafe.Pointer // [K*H, H]
 	// x is what a step multiplies with it: h, [B, H], or the gradient of rec, [B, K*H].
 	x unsafe.Pointer
-	// second is what GRUResetBefore multiplies with W_hn: r ⊙ h, or the gradient of n; [B, H].
+	// second is what W_hn multiplies, if not h: r ⊙ h, or the gradient of n; [B, H].
 	second unsafe.Pointer
 }
 
@@ -89,8 +90,8 @@ func (l *steps) parts(inference, hold bool) []part {
 
 // rows is how many rows of W_hh multiply h itself.
 func (l *steps) rows() int {
-	if l.Cell == compute.GRUResetBefore {
-		return 2 * l.H
+	if l.Cell.ResetsBefore() {
+		return l.wide - l.H
 	}
 	return l.wide
 }
@@ -103,7 +104,7 @@ func (l *steps) tryHeld(inference bool) bool {
 		p := l.heldProduct(transposed, n, k, x, 0, 0, to)
 		return g.multiply(o, &p)
 	}
-	forward, backward, reset := g.forward(), g.backward(), l.Cell == compute.GRUResetBefore
+	forward, backward, reset := g.forward(), g.backward(), l.Cell.ResetsBefore()
 	done := try(forward, true, l.rows(), l.H, h.x, l.rec)
 	if reset {
 		done = done && try(forward, true, l.H, l.H, h.second, l.rec)
@@ -204,21 +205,25 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 		now, after := l.at(t, step)
 		l.times(o, true, rows, l.H, now.h, held.x, hh, 0, 0, l.rec)
 		switch l.Cell {
-		case compute.LSTM:
-			l.step("cell_lstm_forward", o,
-				memoryOf(now.act, l.rec, biasHH, now.cell, after.c, after.h, held.x))
+		case compute.LSTM, compute.LSTMCoupled, compute.LSTMNoForget:
+			l.step("cell_lstm_forward", o, memoryOf(now.act, l.rec, biasHH, now.cell, after.c,
+				after.h, held.x), int32(l.Cell))
 		case compute.LSTMPeephole:
 			l.step("cell_peephole_forward", o, memoryOf(now.act, l.rec, biasHH, t.peephole,
 				now.cell, after.c, after.h, held.x))
 		case compute.GRU:
 			l.step("cell_gru_forward", o,
 				memoryOf(now.act, l.rec, biasHH, now.h, now.q, after.h, held.x))
-		case compute.GRUResetBefore:
+		case compute.GRUResetBefore, compute.MGU:
+			gates := int32(l.Cell.Gates())
 			l.step("cell_reset_forward", o,
-				memoryOf(now.act, l.rec, biasHH, now.h, now.q, held.second))
+				memoryOf(now.act, l.rec, biasHH, now.h, now.q, held.second), gates)
 			l.times(o, true, l.H, l.H, now.q, held.second, hh, rows, 0, l.rec)
 			l.step("cell_candidate_forward", o,
-				memoryOf(now.act, l.rec, biasHH, now.h, after.h, held.x))
+				memoryOf(now.act, l.rec, biasHH, now.h, after.h, held.x), gates)
+		case compute.Leaky, compute.LeakyLearned:
+			l.step("cell_leaky_forward", o, memoryOf(now.act, l.rec, biasHH, t.peephole, now.h,
+				after.h, held.x), l.leak())
 		default:
 			l.step("cell_rnn_forward", o, memoryOf(now.act, l.rec, biasHH, after.h, held.x),
 				flag(l.Cell == compute.RNNReLU))
@@ -264,40 +269,49 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 }
 
 // backstep takes step's gates to the gradients of its sums. later is the gradient of the state
-// after it, but for dy; to.c receives that of the cell before it and, for the GRUs, to.h the part
-// of that of h that does not pass through W_hh.
+// after it, but for dy; to.c receives that of the cell before it and, for cells whose h' has a part
+// of h, to.h the part of that of h that does not pass through W_hh.
 func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, step int) {
 	now, after := l.at(t, step)
 	o, held := l.device.gemm.backward(), l.held
 	switch l.Cell {
-	case compute.LSTM:
-		l.step("cell_lstm_backward", o,
-			memoryOf(now.act, now.cell, after.c, dy, later.h, later.c, to.c, held.x))
+	case compute.LSTM, compute.LSTMCoupled, compute.LSTMNoForget:
+		l.step("cell_lstm_backward", o, memoryOf(now.act, now.cell, after.c, dy, later.h, later.c,
+			to.c, held.x), int32(l.Cell))
 	case compute.LSTMPeephole:
 		l.step("cell_peephole_backward", o, memoryOf(now.act, t.peephole, now.cell, after.c, dy,
 			later.h, later.c, to.c, held.x))
 	case compute.GRU:
 		l.step("cell_gru_backward", o,
 			memoryOf(now.act, now.q, l.rec, held.x, now.h, dy, later.h, to.h))
-	case compute.GRUResetBefore:
+	case compute.GRUResetBefore, compute.MGU:
+		gates, dz := int32(l.Cell.Gates()), behind(l.rec, l.B*l.H) // MGU's drec is half of rec
 		l.step("cell_candidate_backward", o,
-			memoryOf(now.act, l.dn, held.second, now.h, dy, later.h, to.h))
-		l.times(o, false, l.H, l.H, l.dn, held.second, hh, 2*l.H, 0, l.drh)
+			memoryOf(now.act, dz, l.dn, held.second, now.h, dy, later.h, to.h), gates)
+		l.times(o, false, l.H, l.H, l.dn, held.second, hh, l.rows(), 0, l.drh)
 		l.step("cell_reset_backward", o,
-			memoryOf(now.act, l.rec, held.x, l.drh, now.h, to.h))
+			memoryOf(now.act, dz, l.rec, held.x, l.drh, now.h, to.h), gates)
+	case compute.Leaky, compute.LeakyLearned:
+		l.step("cell_leaky_backward", o, memoryOf(now.act, t.peephole, now.h, now.q, dy, later.h,
+			to.h, held.x), l.leak())
 	default:
 		l.step("cell_rnn_backward", o, memoryOf(now.act, after.h, dy, later.h, held.x),
 			flag(l.Cell == compute.RNNReLU))
 	}
 }
 
+// leak is the share of a leaky cell that does not learn it.
+func (l *steps) leak() float32 { return cmp.Or(l.Leak, compute.DefaultLeak) }
+
 // through gives dh, the gradient of the state before a step, what passes through W_hh.
 func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 	now, _ := l.at(t, step)
 	from, width, beta := now.act, l.rows(), float32(0)
-	switch l.Cell {
-	case compute.GRU, compute.GRUResetBefore:
+	switch {
+	case l.Cell == compute.GRU || l.Cell.ResetsBefore():
 		from, beta = l.rec, 1
+	case l.Cell.Leaks():
+		beta = 1
 	}
 	l.times(l.device.gemm.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
 }

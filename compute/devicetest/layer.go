@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"rondo/compute"
 )
@@ -25,6 +26,9 @@ type layerProblem struct {
 
 func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 	random *rand.Rand) *layerProblem {
+	if s.Cell == compute.Leaky {
+		s.Leak = 0.3
+	}
 	k, state := s.Cell.Gates()*s.H, s.B*s.H
 	size := 0.6 / math.Sqrt(float64(s.H))
 	draw := func(n int) []float64 { return normal(random, n, 0.6) }
@@ -110,6 +114,11 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide),
 		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H)}
 	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
+	if s.Cell == compute.Leaky {
+		w.leak = given(slices.Repeat([]float64{float64(s.Leak)}, s.H), 1, s.H)
+	} else if s.Cell == compute.LeakyLearned {
+		w.leak = t.sigmoid(w.peephole)
+	}
 	h0, c0, x := given(p.h, s.B, s.H), given(p.c, s.B, s.H), given(p.x, s.T*s.B, s.D)
 	var in *value
 	if p.ids != nil {
@@ -152,20 +161,23 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	return all
 }
 
-// cellWeights are what a step multiplies with: [K*H, H], and rows of K*H and of P*H.
-type cellWeights struct{ hh, biasHH, peephole *value }
+// cellWeights are what a step multiplies with: [K*H, H], and rows of K*H, of P*H and of H.
+type cellWeights struct{ hh, biasHH, peephole, leak *value }
 
 // cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
 func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, *value) {
 	H := h.cols
 	gate := func(x *value, k int) *value { return t.columns(x, k*H, H) }
 	mix := func(z, n *value) *value { return t.add(n, t.times(z, t.add(h, n, -1)), 1) }
-	if cell == compute.GRUResetBefore {
-		rec := t.add(t.product(h, w.hh.part(0, 2*H)), t.columns(w.biasHH, 0, 2*H), 1)
+	if last := cell.Gates() - 1; cell.ResetsBefore() {
+		rec := t.add(t.product(h, w.hh.part(0, last*H)), t.columns(w.biasHH, 0, last*H), 1)
 		r := t.sigmoid(t.add(gate(in, 0), gate(rec, 0), 1))
-		z := t.sigmoid(t.add(gate(in, 1), gate(rec, 1), 1))
-		n := t.add(t.product(t.times(r, h), w.hh.part(2*H, H)), gate(w.biasHH, 2), 1)
-		return mix(z, t.tanh(t.add(gate(in, 2), n, 1))), c
+		n := t.add(t.product(t.times(r, h), w.hh.part(last*H, H)), gate(w.biasHH, last), 1)
+		n = t.tanh(t.add(gate(in, last), n, 1))
+		if cell == compute.MGU {
+			return t.add(h, t.times(r, t.add(n, h, -1)), 1), c
+		}
+		return mix(t.sigmoid(t.add(gate(in, 1), gate(rec, 1), 1)), n), c
 	}
 	rec := t.add(t.product(h, w.hh), w.biasHH, 1)
 	if cell == compute.GRU {
@@ -179,6 +191,17 @@ func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, 
 		return t.tanh(sum), c
 	case compute.RNNReLU:
 		return t.relu(sum), c
+	case compute.Leaky, compute.LeakyLearned:
+		return t.add(h, t.times(t.add(t.tanh(sum), h, -1), w.leak), 1), c
+	}
+	if cell == compute.LSTMCoupled || cell == compute.LSTMNoForget {
+		i, g := t.sigmoid(gate(sum, 0)), t.tanh(gate(sum, 1))
+		if cell == compute.LSTMCoupled {
+			c = t.add(c, t.times(i, t.add(g, c, -1)), 1)
+		} else {
+			c = t.add(c, t.times(i, g), 1)
+		}
+		return t.times(t.sigmoid(gate(sum, 2)), t.tanh(c)), c
 	}
 	see := func(k, hole int, c *value) *value {
 		if cell != compute.LSTMPeephole {

@@ -88,7 +88,7 @@ func randomStack(dev compute.Device, random *rand.Rand, cell compute.Cell, layer
 		draw(fmt.Sprintf("rnn.bias_ih_l%d", l), wide)
 		draw(fmt.Sprintf("rnn.bias_hh_l%d", l), wide)
 		if n := cell.Peepholes() * H; n > 0 {
-			draw(fmt.Sprintf("rnn.weight_peephole_l%d", l), n)
+			draw(fmt.Sprintf("rnn.%s_l%d", cell.Elementwise(), l), n)
 		}
 	}
 	draw("output.weight", V*H)
@@ -122,10 +122,11 @@ func (s *stack) close() {
 }
 
 // of returns layer l's tensors.
-func of(tensors map[string][]float32, l int) compute.RecurrentWeights {
+func (s *stack) of(tensors map[string][]float32, l int) compute.RecurrentWeights {
+	cell := s.cell
 	name := func(part string) []float32 { return tensors[fmt.Sprintf("rnn.%s_l%d", part, l)] }
 	return compute.RecurrentWeights{IH: name("weight_ih"), HH: name("weight_hh"),
-		BiasIH: name("bias_ih"), BiasHH: name("bias_hh"), Peephole: name("weight_peephole")}
+		BiasIH: name("bias_ih"), BiasHH: name("bias_hh"), Peephole: name(cell.Elementwise())}
 }
 
 // drop is dropout after layer l, of x in place.
@@ -143,7 +144,7 @@ func (s *stack) forward() []float32 {
 		in = compute.RecurrentInput{X: s.embedded}
 	}
 	for l, layer := range s.layers {
-		layer.Forward(of(s.weights, l), in, s.before, s.y[l], s.after)
+		layer.Forward(s.of(s.weights, l), in, s.before, s.y[l], s.after)
 		s.drop(s.y[l], l)
 		in = compute.RecurrentInput{X: s.y[l]}
 	}
@@ -166,7 +167,7 @@ func (s *stack) step() {
 		case s.E > 0:
 			dx = s.dembed
 		}
-		s.layers[l].Backward(s.dy[l], compute.RecurrentState{}, of(s.gradient, l), dx,
+		s.layers[l].Backward(s.dy[l], compute.RecurrentState{}, s.of(s.gradient, l), dx,
 			compute.RecurrentState{})
 		if l > 0 {
 			s.drop(dx, l-1)

@@ -2,7 +2,7 @@
 """Writes the traces that Rondo's layers are held against: one <cell>-<layers>.json per case.
 
     python3 trace.py [folder]        (the committed files were written with torch 2.5.1 on a CPU,
-                                     those of lstm-peephole with 2.15.0)
+                                     those of cells.py's cells with 2.15.0)
 
 A case is a one-hot language model, torch.nn.{RNN,GRU,LSTM} and a linear output layer, on one
 batch: initial state zero, loss = mean cross-entropy over the T*B targets. The file holds
@@ -21,11 +21,12 @@ what is compared with it.
 import json
 import pathlib
 import sys
+from functools import partial
 
 import torch
 from torch import nn
 
-from peephole import PeepholeLSTM
+import cells
 
 T, B, V, H = 6, 3, 7, 8
 STEPS, LR = 10, 0.5
@@ -34,8 +35,8 @@ CELLS = {
     "rnn-relu": lambda layers: nn.RNN(V, H, layers, nonlinearity="relu"),
     "gru": lambda layers: nn.GRU(V, H, layers),
     "lstm": lambda layers: nn.LSTM(V, H, layers),
-    "lstm-peephole": lambda layers: PeepholeLSTM(V, H, layers),
 }
+CELLS |= {cell: partial(cells.Layers, cell, V, H) for cell in cells.CELLS}
 
 
 class LanguageModel(nn.Module):

@@ -86,9 +86,9 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.NGram}
 	case "target":
 		return []string{task.Regress, task.Reservoir}
-	case "spectral_radius", "leak", "input_scale", "ridge", "washout":
+	case "spectral_radius", "input_scale", "ridge", "washout":
 		return []string{task.Reservoir}
-	case "hidden":
+	case "hidden", "leak":
 		return append(task.Networks(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
@@ -167,6 +167,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
 	}
+	if err := validateLeak(spec); err != nil {
+		return err
+	}
 	if spec.SkipConnections && spec.Layers < 2 {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
@@ -202,6 +205,21 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
+	}
+	return nil
+}
+
+// validateLeak checks that a leak other than the default's is a cell's or a reservoir's.
+func validateLeak(spec *rondov1.JobSpec) error {
+	if spec.Leak == compute.DefaultLeak || spec.Task == task.Reservoir {
+		return nil
+	}
+	if can := compute.LeakyCellNames(); !slices.Contains(can, spec.Cell) {
+		return usagef("--leak is for --cell %s and --task %s, and the cell is %s",
+			strings.Join(can, " or "), task.Reservoir, spec.Cell)
+	}
+	if spec.Leak == 1 && spec.Cell == compute.LeakyLearned.String() {
+		return usagef("--leak 1: a leak that is learned must begin below 1")
 	}
 	return nil
 }
@@ -382,6 +400,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
 		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
+	}
+	if spec.Cell == compute.Leaky.String() {
+		lasts.Leak = spec.Leak
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

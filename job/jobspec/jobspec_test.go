@@ -373,6 +373,8 @@ func TestLayersThatDoNotFit(t *testing.T) {
 	for args, want := range map[string]string{
 		"--skip-connections --layers 1":  "--skip-connections begin at the second layer: set",
 		"--task tag --hidden-backward 8": "--hidden-backward 8 is for --bidirectional",
+		"--leak 0.3":                     "--leak is for --cell leaky-learned or leaky",
+		"--cell leaky-learned --leak 1":  "--leak 1: a leak that is learned must begin below 1",
 		"--deep-input 1":                 "--deep-input 1 reads the embedding: set --embed",
 		"--task lm --ends stop":          "--ends is for --task describe",
 		"--task translate --teacher-forcing-choice sample": "--teacher-forcing-choice sample " +
@@ -451,7 +453,8 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--order 2":               "ngram",
 		"--smoothing laplace":     "ngram",
 		"--hidden 9":              "lm classify tag fill translate describe reservoir",
-		"--leak 0.3":              "reservoir",
+		"--washout 3":             "reservoir",
+		"--cell leaky --leak 0.3": "lm classify tag fill translate describe",
 		"--optimizer sgd":         "lm classify tag fill translate describe",
 		"--precision bf16":        "lm classify tag fill translate describe",
 	} {

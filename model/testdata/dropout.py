@@ -28,12 +28,13 @@ import torch
 from torch import nn
 
 sys.path.append(str(pathlib.Path(__file__).parents[2] / "compute" / "testdata"))
-from peephole import PeepholeLSTM
+import cells
 
 T, B, V, E, H = 5, 3, 7, 4, 6
 STEPS, LR, SEED, LANES = 6, 0.5, 9, [4, 0, 11]
 DROPOUT, DROPOUT_INPUT = 0.3, 0.2
-CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM, "lstm-peephole": PeepholeLSTM}
+CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM,
+         "lstm-peephole": lambda *shape: cells.Layers("lstm-peephole", *shape)}
 CASES = [("rnn", 1, False), ("gru", 2, False), ("gru", 1, True), ("lstm", 1, False),
          ("lstm", 2, False), ("lstm-peephole", 2, False), ("gru", 2, False, "locked"),
          ("lstm", 2, False, "norm"), ("gru", 3, False, "norm", "skip")]

@@ -54,7 +54,7 @@ func newSampled(t *testing.T, d example.Data, attention model.AttentionKind) *mo
 	m, err := model.NewTranslator(model.TranslatorConfig{Cell: compute.GRU,
 		SourceVocab: d.Set.Vocabulary().Len(), TargetVocab: d.Set.TargetVocabulary().Len(),
 		Embed: 4, Hidden: 5, Layers: 2, Attention: attention, Dropout: 0.3,
-		Init: model.Init{Kind: model.Normal, STD: 1}, Seed: 7}, device)
+		Init: model.Init{Kind: model.Normal, Value: 1}, Seed: 7}, device)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,34 +2,13 @@
 // its sums, and the gradients of the sums from the gates, one kernel each for every cell.
 //
 // Letters as in package compute. act: [B, K*H], h, c, q and every gradient of them: [B, H], all of
-// one step. A thread has W neighbouring units of a lane, so that a warp reads and writes 128 or 512
-// bytes in a row; every kernel is bound by memory, and its comment says what it moves. Where the
-// host keeps W_hh in 16 bits, a kernel also leaves what that multiplies next in 16 bits, in next;
-// or, instead of in float32, in rounded.
-#include "cells.cuh"
+// one step. Every kernel is bound by memory, and its comment says what it moves. Where the host
+// keeps W_hh in 16 bits, a kernel also leaves what that multiplies next in 16 bits, in next; or,
+// instead of in float32, in rounded.
+#include "steps.cuh"
 #include "sums.cuh"
 
 namespace cells {
-
-constexpr int kBlock = 128; // threads of a block, here and in the host's code
-
-// Where a thread's units are: unit + [0, W) of a lane, whose state begins at state.
-struct place {
-    bool inside;
-    int lane, unit;
-    int64_t state; // lane*H + unit
-};
-
-template <int W> DEVICE place placed(int B, int H)
-{
-    const int i = blockIdx.x * blockDim.x + threadIdx.x, a_lane = H / W;
-    place p;
-    p.inside = i < B * a_lane;
-    p.lane = i / a_lane;
-    p.unit = i % a_lane * W;
-    p.state = (int64_t)p.lane * H + p.unit;
-    return p;
-}
 
 template <int W>
 DEVICE void rnn_step(float *act, const float *rec, const float *bias, float *after,
@@ -84,33 +63,32 @@ KERNEL_BOUNDS(cell_rnn_backward, kBlock, 4, float *act, const float *after, cons
         rnn_backstep<1>(act, after, dy, later, to, B, H, relu);
 }
 
-// The sums of gate g: of the input's side, the recurrent side and its bias.
-template <int W>
-DEVICE values<W> gate_sums(const float *act, const float *rec, const float *bias, const place &p,
-                           int g, int H)
-{
-    return load<W>(act + g * H) + load<W>(rec + g * H) + load<W>(bias + g * H + p.unit);
-}
-
+// An LSTM's gates are i, f, g, o. The other cells have none for f, which is 1-i or 1: F is 0.
 template <int W>
 DEVICE void lstm_step(float *act, const float *rec, const float *bias, const float *before,
-                      float *c_after, float *after, const operand &next, int B, int H)
+                      float *c_after, float *after, const operand &next, int B, int H, int cell)
 {
     const place p = placed<W>(B, H);
     if (!p.inside)
         return;
-    const int64_t row = (int64_t)p.lane * 4 * H + p.unit;
+    const int F = cell == LSTM;
+    const int64_t row = (int64_t)p.lane * (3 + F) * H + p.unit;
     act += row;
     rec += row;
-    values<W> i = gate_sums<W>(act, rec, bias, p, 0, H), f = gate_sums<W>(act, rec, bias, p, 1, H);
-    values<W> g = gate_sums<W>(act, rec, bias, p, 2, H), o = gate_sums<W>(act, rec, bias, p, 3, H);
+    values<W> i = gate_sums<W>(act, rec, bias, p, 0, H), f = gate_sums<W>(act, rec, bias, p, F, H);
+    values<W> g = gate_sums<W>(act, rec, bias, p, F + 1, H);
+    values<W> o = gate_sums<W>(act, rec, bias, p, F + 2, H);
     values<W> c0 = load<W>(before + p.state), c, h;
-    for (int k = 0; k < W; k++)
+    for (int k = 0; k < W; k++) {
+        if (!F) // the sums of 1 - sigmoid(x) and of 1
+            f.at[k] = cell == LSTM_COUPLED ? -i.at[k] : INFINITY;
         lstm_forward(i.at[k], f.at[k], g.at[k], o.at[k], c0.at[k], c.at[k], h.at[k]);
+    }
     store(act, i);
-    store(act + H, f);
-    store(act + 2 * H, g);
-    store(act + 3 * H, o);
+    if (F)
+        store(act + H, f);
+    store(act + (F + 1) * H, g);
+    store(act + (F + 2) * H, o);
     store(c_after + p.state, c);
     store(after + p.state, h);
     store(next, p.state, h);
@@ -119,54 +97,62 @@ DEVICE void lstm_step(float *act, const float *rec, const float *bias, const flo
 // c' and h'; the gates, in act. 60 bytes a unit.
 KERNEL_BOUNDS(cell_lstm_forward, kBlock, 4, float *act, const float *rec, const float *bias,
               const float *before, float *c_after, float *after, uint16_t *next, int B, int H,
-              int format, int wide)
+              int cell, int format, int wide)
 {
     const operand to = {nullptr, next, format};
     if (wide)
-        lstm_step<4>(act, rec, bias, before, c_after, after, to, B, H);
+        lstm_step<4>(act, rec, bias, before, c_after, after, to, B, H, cell);
     else
-        lstm_step<1>(act, rec, bias, before, c_after, after, to, B, H);
+        lstm_step<1>(act, rec, bias, before, c_after, after, to, B, H, cell);
 }
 
 template <int W>
 DEVICE void lstm_backstep(float *act, const float *before, const float *c_after, const float *dy,
                           const float *later, const float *dc_later, float *dc, const operand &next,
-                          int B, int H)
+                          int B, int H, int cell)
 {
     const place p = placed<W>(B, H);
     if (!p.inside)
         return;
-    const int64_t row = (int64_t)p.lane * 4 * H + p.unit;
+    const int F = cell == LSTM;
+    const int64_t row = (int64_t)p.lane * (3 + F) * H + p.unit;
     act += row;
-    values<W> i = load<W>(act), f = load<W>(act + H);
-    values<W> g = load<W>(act + 2 * H), o = load<W>(act + 3 * H);
+    values<W> i = load<W>(act), f = load<W>(act + F * H);
+    values<W> g = load<W>(act + (F + 1) * H), o = load<W>(act + (F + 2) * H);
     values<W> c0 = load<W>(before + p.state), c = load<W>(c_after + p.state);
     values<W> dh = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
     values<W> d = load_or_zero<W>(dc_later, p.state);
-    for (int k = 0; k < W; k++)
+    for (int k = 0; k < W; k++) {
+        if (!F)
+            f.at[k] = cell == LSTM_COUPLED ? 1 - i.at[k] : 1;
         lstm_backward(i.at[k], f.at[k], g.at[k], o.at[k], c0.at[k], c.at[k], dh.at[k], d.at[k]);
+        if (cell == LSTM_COUPLED)
+            i.at[k] -= f.at[k];
+    }
     store(act, i);
-    store(act + H, f);
-    store(act + 2 * H, g);
-    store(act + 3 * H, o);
+    store(act + (F + 1) * H, g);
+    store(act + (F + 2) * H, o);
     store(dc + p.state, d);
     store(next, row, i);
-    store(next, row + H, f);
-    store(next, row + 2 * H, g);
-    store(next, row + 3 * H, o);
+    store(next, row + (F + 1) * H, g);
+    store(next, row + (F + 2) * H, o);
+    if (F) {
+        store(act + H, f);
+        store(next, row + H, f);
+    }
 }
 
 // The gradient of the sums, in act, and of c, in dc, which may be where dc_later is. 56 bytes a
 // unit.
 KERNEL_BOUNDS(cell_lstm_backward, kBlock, 4, float *act, const float *before, const float *c_after,
               const float *dy, const float *later, const float *dc_later, float *dc, uint16_t *next,
-              int B, int H, int format, int wide)
+              int B, int H, int cell, int format, int wide)
 {
     const operand to = {nullptr, next, format};
     if (wide)
-        lstm_backstep<4>(act, before, c_after, dy, later, dc_later, dc, to, B, H);
+        lstm_backstep<4>(act, before, c_after, dy, later, dc_later, dc, to, B, H, cell);
     else
-        lstm_backstep<1>(act, before, c_after, dy, later, dc_later, dc, to, B, H);
+        lstm_backstep<1>(act, before, c_after, dy, later, dc_later, dc, to, B, H, cell);
 }
 
 // The LSTM with peepholes: [3, H], of i, f and o.
@@ -285,212 +271,6 @@ KERNEL(cell_peephole_sums, float *gradient, const float *act, const float *cell,
             sum += between[i * sums::kColumns + c];
         gradient[blockIdx.y * H + unit] = sum;
     }
-}
-
-template <int W>
-DEVICE void gru_step(float *act, const float *rec, const float *bias, const float *before, float *q,
-                     float *after, const operand &next, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    const int64_t row = (int64_t)p.lane * 3 * H + p.unit;
-    act += row;
-    rec += row;
-    values<W> r = gate_sums<W>(act, rec, bias, p, 0, H), z = gate_sums<W>(act, rec, bias, p, 1, H);
-    values<W> n = load<W>(act + 2 * H), h0 = load<W>(before + p.state), h;
-    values<W> product = load<W>(rec + 2 * H) + load<W>(bias + 2 * H + p.unit);
-    for (int k = 0; k < W; k++)
-        gru_forward(r.at[k], z.at[k], n.at[k], product.at[k], h0.at[k], h.at[k]);
-    store(act, r);
-    store(act + H, z);
-    store(act + 2 * H, n);
-    store(q + p.state, product);
-    store(after + p.state, h);
-    store(next, p.state, h);
-}
-
-// h'; the gates, in act; q = W_hn h + b_hn. 48 bytes a unit.
-KERNEL_BOUNDS(cell_gru_forward, kBlock, 4, float *act, const float *rec, const float *bias,
-              const float *before, float *q, float *after, uint16_t *next, int B, int H, int format,
-              int wide)
-{
-    const operand to = {nullptr, next, format};
-    if (wide)
-        gru_step<4>(act, rec, bias, before, q, after, to, B, H);
-    else
-        gru_step<1>(act, rec, bias, before, q, after, to, B, H);
-}
-
-template <int W>
-DEVICE void gru_backstep(float *act, float *q, const operand &drec, const float *before,
-                         const float *dy, const float *later, float *dh, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    const int64_t row = (int64_t)p.lane * 3 * H + p.unit;
-    act += row;
-    values<W> r = load<W>(act), z = load<W>(act + H), n = load<W>(act + 2 * H);
-    values<W> dq = load<W>(q + p.state), h0 = load<W>(before + p.state);
-    values<W> d = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
-    for (int k = 0; k < W; k++)
-        gru_backward(r.at[k], z.at[k], n.at[k], dq.at[k], h0.at[k], d.at[k]);
-    store(act, r);
-    store(act + H, z);
-    store(act + 2 * H, n);
-    store(drec, row, r);
-    store(drec, row + H, z);
-    store(drec, row + 2 * H, dq);
-    store(q + p.state, dq);
-    store(dh + p.state, d);
-}
-
-// The gradient of the input's sums, in act, of the recurrent side's, in drec: [B, 3*H], of q, in q,
-// and in dh, which may be where later is, what the gradient of h gets other than through W_hh. 60
-// bytes a unit.
-KERNEL_BOUNDS(cell_gru_backward, kBlock, 4, float *act, float *q, float *drec, uint16_t *rounded,
-              const float *before, const float *dy, const float *later, float *dh, int B, int H,
-              int format, int wide)
-{
-    const operand to = {drec, rounded, format};
-    if (wide)
-        gru_backstep<4>(act, q, to, before, dy, later, dh, B, H);
-    else
-        gru_backstep<1>(act, q, to, before, dy, later, dh, B, H);
-}
-
-template <int W>
-DEVICE void reset_step(float *act, const float *rec, const float *bias, const float *before,
-                       float *rh, const operand &next, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    act += (int64_t)p.lane * 3 * H + p.unit;
-    rec += (int64_t)p.lane * 2 * H + p.unit;
-    values<W> r = gate_sums<W>(act, rec, bias, p, 0, H), z = gate_sums<W>(act, rec, bias, p, 1, H);
-    values<W> h = load<W>(before + p.state);
-    for (int k = 0; k < W; k++) {
-        r.at[k] = sigmoid(r.at[k]);
-        z.at[k] = sigmoid(z.at[k]);
-        h.at[k] *= r.at[k];
-    }
-    store(act, r);
-    store(act + H, z);
-    store(rh + p.state, h);
-    store(next, p.state, h);
-}
-
-// The first half of GRUResetBefore: r, z and rh = r h, which W_hn then multiplies. rec: [B, 2*H].
-// 32 bytes a unit.
-KERNEL_BOUNDS(cell_reset_forward, kBlock, 4, float *act, const float *rec, const float *bias,
-              const float *before, float *rh, uint16_t *next, int B, int H, int format, int wide)
-{
-    const operand to = {nullptr, next, format};
-    if (wide)
-        reset_step<4>(act, rec, bias, before, rh, to, B, H);
-    else
-        reset_step<1>(act, rec, bias, before, rh, to, B, H);
-}
-
-template <int W>
-DEVICE void candidate_step(float *act, const float *rec, const float *bias, const float *before,
-                           float *after, const operand &next, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    act += (int64_t)p.lane * 3 * H + p.unit;
-    values<W> n = load<W>(act + 2 * H) + load<W>(rec + p.state) + load<W>(bias + 2 * H + p.unit);
-    values<W> z = load<W>(act + H), h = load<W>(before + p.state);
-    for (int k = 0; k < W; k++) {
-        n.at[k] = tanh(n.at[k]);
-        h.at[k] = (1 - z.at[k]) * n.at[k] + z.at[k] * h.at[k];
-    }
-    store(act + 2 * H, n);
-    store(after + p.state, h);
-    store(next, p.state, h);
-}
-
-// The second half: n and h'. rec: [B, H], W_hn (r h). 24 bytes a unit.
-KERNEL_BOUNDS(cell_candidate_forward, kBlock, 4, float *act, const float *rec, const float *bias,
-              const float *before, float *after, uint16_t *next, int B, int H, int format, int wide)
-{
-    const operand to = {nullptr, next, format};
-    if (wide)
-        candidate_step<4>(act, rec, bias, before, after, to, B, H);
-    else
-        candidate_step<1>(act, rec, bias, before, after, to, B, H);
-}
-
-template <int W>
-DEVICE void candidate_backstep(float *act, const operand &dn, const float *before, const float *dy,
-                               const float *later, float *dh, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    act += (int64_t)p.lane * 3 * H + p.unit;
-    values<W> z = load<W>(act + H), n = load<W>(act + 2 * H), h0 = load<W>(before + p.state);
-    values<W> d = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
-    for (int k = 0; k < W; k++) {
-        const float gz = z.at[k], gn = n.at[k];
-        z.at[k] = d.at[k] * (h0.at[k] - gn) * gz * (1 - gz);
-        n.at[k] = d.at[k] * (1 - gz) * (1 - gn * gn);
-        d.at[k] *= gz;
-    }
-    store(act + H, z);
-    store(act + 2 * H, n);
-    store(dn, p.state, n);
-    store(dh + p.state, d);
-}
-
-// The second half's derivative: the gradients of the sums of z and n, in act, the latter also in
-// dn: [B, H]; dh as cell_gru_backward's. 36 bytes a unit.
-KERNEL_BOUNDS(cell_candidate_backward, kBlock, 4, float *act, float *dn, uint16_t *rounded,
-              const float *before, const float *dy, const float *later, float *dh, int B, int H,
-              int format, int wide)
-{
-    const operand to = {dn, rounded, format};
-    if (wide)
-        candidate_backstep<4>(act, to, before, dy, later, dh, B, H);
-    else
-        candidate_backstep<1>(act, to, before, dy, later, dh, B, H);
-}
-
-template <int W>
-DEVICE void reset_backstep(float *act, const operand &drec, const float *drh, const float *before,
-                           float *dh, int B, int H)
-{
-    const place p = placed<W>(B, H);
-    if (!p.inside)
-        return;
-    act += (int64_t)p.lane * 3 * H + p.unit;
-    const int64_t row = (int64_t)p.lane * 2 * H + p.unit;
-    values<W> r = load<W>(act), dz = load<W>(act + H), d = load<W>(dh + p.state);
-    values<W> through = load<W>(drh + p.state), h0 = load<W>(before + p.state);
-    for (int k = 0; k < W; k++) {
-        const float g = r.at[k];
-        r.at[k] = through.at[k] * h0.at[k] * g * (1 - g);
-        d.at[k] += through.at[k] * g;
-    }
-    store(act, r);
-    store(drec, row, r);
-    store(drec, row + H, dz);
-    store(dh + p.state, d);
-}
-
-// The first half's derivative, from drh, the gradient of r h: the gradient of the sums of r, in
-// act, and with that of z in drec: [B, 2*H]; dh grows by what comes through r h. 36 bytes a unit.
-KERNEL_BOUNDS(cell_reset_backward, kBlock, 4, float *act, float *drec, uint16_t *rounded,
-              const float *drh, const float *before, float *dh, int B, int H, int format, int wide)
-{
-    const operand to = {drec, rounded, format};
-    if (wide)
-        reset_backstep<4>(act, to, drh, before, dh, B, H);
-    else
-        reset_backstep<1>(act, to, drh, before, dh, B, H);
 }
 
 } // namespace cells

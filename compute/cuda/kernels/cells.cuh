@@ -4,7 +4,7 @@
 // leaves the gradients of the sums.
 #pragma once
 
-#include "../../cells_gen.h"
+#include "../../cpu/cells_gen.h"
 #include "rounding.cuh"
 
 namespace cells {
@@ -169,11 +169,12 @@ template <int Gates, int States, int Kept> struct row {
     };
 RONDO_CELLS(RONDO_CELL_TYPE)
 
-// gates_of is a cell's gates.
+// gates_of is the gates of a cell that a persistent kernel can have. It lists no others, so that a
+// new cell does not change the code of these kernels.
 DEVICE int gates_of(int number)
 {
-#define RONDO_GATES_OF(name, gates, states, kept, peepholes) gates,
-    constexpr int all[] = {RONDO_CELLS(RONDO_GATES_OF)};
+    constexpr int all[] = {RNN_GATES,  RNN_RELU_GATES,      GRU_GATES, GRU_RESET_BEFORE_GATES,
+                           LSTM_GATES, LSTM_PEEPHOLE_GATES};
     return all[number];
 }
 

@@ -1168,7 +1168,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb5\x8e\x01\n" +
+	"\x04_max\"Ə\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xe1\x02\n" +
@@ -1257,9 +1257,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"rngram: probabilities of counts: laplace[:COUNT] (1), jelinek-mercer[:WEIGHT] (0.7) or kneser-ney[:DISCOUNT] (0.75)\x12\n" +
 	"kneser-neyR\tsmoothing\x12x\n" +
 	"\x0fspectral_radius\x18\x86\x02 \x01(\x01BN\xaa\xbb\x18J\n" +
-	"3reservoir: spectral radius of the recurrent weights\x12\x011!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00Y@R\x0espectralRadius\x12m\n" +
-	"\x04leak\x18\x87\x02 \x01(\x01BX\xaa\xbb\x18T\n" +
-	";reservoir: share of a unit's state that is new in each step\x12\x030.5!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00\xf0?R\x04leak\x12u\n" +
+	"3reservoir: spectral radius of the recurrent weights\x12\x011!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00Y@R\x0espectralRadius\x12\xa4\x01\n" +
+	"\x04leak\x18\x87\x02 \x01(\x01B\x8e\x01\xaa\xbb\x18\x89\x01\n" +
+	"pshare of a unit's state that is new in each step: of a reservoir, of --cell leaky, and of leaky-learned at first\x12\x030.5!\xfc\xa9\xf1\xd2MbP?)\x00\x00\x00\x00\x00\x00\xf0?R\x04leak\x12u\n" +
 	"\vinput_scale\x18\x88\x02 \x01(\x01BS\xaa\xbb\x18O\n" +
 	"6reservoir: largest weight of an input, and of the bias\x12\x030.3!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00@\x8f@R\n" +
 	"inputScale\x12h\n" +
@@ -1273,9 +1273,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"Qtrain what is refused because it learns nothing of use: --task lm --bidirectionalR\x05iKnow\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
-	"tieWeights\x12j\n" +
-	"\x04init\x18\x1a \x01(\tBV\xaa\xbb\x18R\n" +
-	"Ginitial weights: uniform (PyTorch's), xavier, orthogonal, or normal:STD\x12\auniformR\x04init\x12o\n" +
+	"tieWeights\x12\xc2\x01\n" +
+	"\x04init\x18\x1a \x01(\tB\xad\x01\xaa\xbb\x18\xa8\x01\n" +
+	"\x9c\x01initial weights: uniform (PyTorch's), xavier, orthogonal, normal:STD, identity (recurrent ones, for --cell rnn-relu), or spectral:RADIUS (of recurrent ones)\x12\auniformR\x04init\x12o\n" +
 	"\vforget_bias\x18\x1b \x01(\x01BN\xaa\xbb\x18J\n" +
 	"3added to the initial bias of an LSTM's forget gates\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
 	"forgetBias\x12q\n" +

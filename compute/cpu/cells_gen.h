@@ -11,7 +11,12 @@
     CELL(GRU, 3, 1, 1, 0) \
     CELL(GRU_RESET_BEFORE, 3, 1, 1, 0) \
     CELL(LSTM, 4, 2, 0, 0) \
-    CELL(LSTM_PEEPHOLE, 4, 2, 0, 3)
+    CELL(LSTM_PEEPHOLE, 4, 2, 0, 3) \
+    CELL(MGU, 2, 1, 1, 0) \
+    CELL(LSTM_COUPLED, 3, 2, 0, 0) \
+    CELL(LSTM_NO_FORGET, 3, 2, 0, 0) \
+    CELL(LEAKY_LEARNED, 1, 1, 1, 1) \
+    CELL(LEAKY, 1, 1, 0, 0)
 
 // RNN is a cell's number, RNN_GATES its gates.
 #define RONDO_CELL(name, gates, states, kept, peepholes) name,

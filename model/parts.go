@@ -1,0 +1,20 @@
+package model
+
+// Part is a flag that changes a network.
+type Part struct{ Flag, Does, Source string }
+
+// Parts returns what networks can have besides their cells: `rondo models` lists it.
+func Parts() []Part {
+	return []Part{
+		{"bidirectional", "reads each example from both ends", "Schuster and Paliwal (1997)"},
+		{"skip-connections", "adds a layer's input to its output", "He et al. (2016)"},
+		{"layer-norm", "normalises each layer's output", "Ba et al. (2016)"},
+		{"deep-input", "tanh layers before the first recurrent layer", "Pascanu et al. (2014)"},
+		{"deep-transition", "tanh layers between two steps", "Pascanu et al. (2014)"},
+		{"deep-output", "tanh layers before the output layer", "Pascanu et al. (2014)"},
+		{"dropout-locked", "the same dropout in all steps", "Gal and Ghahramani (2016)"},
+		{"attention", "a decoder's: luong, scaled or bahdanau",
+			"Luong et al. (2015), Vaswani et al. (2017), Bahdanau et al. (2015)"},
+		{"tie-weights", "the embedding is the output weights", "Press and Wolf (2017)"},
+	}
+}
