@@ -216,8 +216,8 @@ func TestNonfiniteLimit(t *testing.T) {
 	}
 }
 
-// If the ranks sum before they clip, the first step that one rank spoils has no culprit: only the sum
-// tells. From the next one on each rank looks at its own gradient before it sends any of it.
+// If the ranks sum before they clip, the first step that one rank spoils has no culprit: only the
+// sum tells. From the next one on each rank looks at its own gradient before it sends any of it.
 func TestSumThatIsNotFiniteGetsAName(t *testing.T) {
 	j := elasticJob(9)
 	j.config.NonfiniteLimit, j.config.Clip = 9, Clip{1, ByNorm, ScopeGlobal}
