@@ -152,8 +152,8 @@ func (to *connection) open() (*Cluster, error) {
 	return c, nil
 }
 
-// waitingLimit is a limit of requests per second. Where a request's turn comes too late for its context,
-// it waits for the context's end, so that callers see that, and not an error of the limit.
+// waitingLimit is a limit of requests per second. Where a request's turn comes too late for its
+// context, it waits for the context's end, so that callers see that, and not an error of the limit.
 type waitingLimit struct{ flowcontrol.RateLimiter }
 
 func (l waitingLimit) Wait(ctx context.Context) error {
