@@ -155,9 +155,49 @@ func TestStrangers(t *testing.T) {
 		t.Logf("%s, IP without SAN: %v", d.name, err)
 		cancel()
 	}
+	s.people()
 	if rings := named(s.stop(), "generation"); len(rings) != 1 {
 		t.Errorf("strangers broke the ring: %v", rings)
 	}
+}
+
+// people watch and scale the job, by the commands of the README.
+func (s *secured) people() {
+	s.t.Helper()
+	for _, words := range [][]string{{"workers"}, {"scale", "2"}} {
+		if code, _, stderr := run(s.t, append(words, s.place()...)...); code != 0 {
+			s.t.Errorf("rondo %v: exit code %d: %s", words, code, stderr)
+		}
+	}
+	page := port.ForTest(s.t).Address()
+	launch(s.t, nil, environment(s.t), append([]string{filepath.Join(binaries, "rondo"), "observe",
+		"--listen", page}, s.place()...)...)
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	ctx, cancel := context.WithTimeout(s.t.Context(), eventTimeout)
+	defer cancel()
+	for !strings.Contains(get(ctx, "http://"+page+"/metrics"), "\nrondo_step{") {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			s.t.Fatalf("rondo observe shows no step within %v", eventTimeout)
+		}
+	}
+}
+
+// get returns a page, or nothing.
+func get(ctx context.Context, address string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return ""
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, _ := io.ReadAll(answer.Body)
+	return string(body)
 }
 
 func (s *secured) doors() []door {

@@ -167,3 +167,35 @@ func TestNoUser(t *testing.T) {
 		}
 	}
 }
+
+// TestExpiredUser: a connection serves its user no longer than the certificate that opened it.
+func TestExpiredUser(t *testing.T) {
+	t.Parallel()
+	authority := certstest.New(t)
+	c := newCluster(t, 1, authority.Member(t.TempDir()))
+	c.start(c.members...)
+	c.allHealthy(c.members...)
+	authority.Names = certstest.All("book")[:1]
+	const life = 3 * time.Second
+	identity, err := certs.LoadEtcd(authority.Issue(t.TempDir(), time.Now().Add(life), certs.Name),
+		".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.tls = identity.Client("")
+	client := c.dial(c.members...)
+	get := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), changeTimeout)
+		defer cancel()
+		_, err := client.Get(ctx, "/rondo/book/spec")
+		return err
+	}
+	if err := get(); err != nil {
+		t.Fatal(err)
+	}
+	c.until("the user is out", func() bool { return get() != nil })
+	if err := get(); status.Code(err) != codes.Unauthenticated ||
+		!strings.Contains(err.Error(), "renew it") {
+		t.Errorf("%v", err)
+	}
+}

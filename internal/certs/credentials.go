@@ -10,6 +10,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -152,24 +153,27 @@ type watchedConn struct {
 	identity *Identity
 	shown    []*x509.Certificate
 	use      x509.ExtKeyUsage
-	next     time.Time // of the next check; only Read uses it
+	checked  atomic.Pointer[time.Time] // the last check
 }
 
 func (i *Identity) watched(
 	conn net.Conn, info credentials.AuthInfo, use x509.ExtKeyUsage,
 ) net.Conn {
 	shown := info.(credentials.TLSInfo).State.PeerCertificates
-	return &watchedConn{Conn: conn, identity: i, shown: shown, use: use,
-		next: time.Now().Add(verifyInterval)}
+	w := &watchedConn{Conn: conn, identity: i, shown: shown, use: use}
+	now := time.Now()
+	w.checked.Store(&now)
+	return w
 }
 
 func (w *watchedConn) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
 	now := time.Now()
-	if err != nil || now.Before(w.next) {
+	if err != nil || now.Sub(*w.checked.Load()) < verifyInterval {
 		return n, err
 	}
-	w.next = now.Add(verifyInterval)
+	checked := now // so that a Read without a check allocates nothing
+	w.checked.Store(&checked)
 	_, trusted := w.identity.newest()
 	if err := check(w.shown, trusted, w.use); err != nil {
 		return 0, errors.Join(w.identity.explain(w.shown[0], err), w.Close())

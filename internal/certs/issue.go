@@ -54,14 +54,17 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if err != nil {
 		return until, err
 	}
+	jobs := slices.Clone(order.Jobs)
 	for _, entry := range there {
-		order.Jobs = append(order.Jobs, entry.Name())
+		if entry.IsDir() && !slices.Contains(jobs, entry.Name()) {
+			jobs = append(jobs, entry.Name())
+		}
 	}
 	until = now.Add(leafLife)
 	if by.cert.NotAfter.Before(until) {
 		until = by.cert.NotAfter
 	}
-	for _, job := range order.Jobs {
+	for _, job := range jobs {
 		for _, role := range Roles() {
 			p := Process{Namespace: order.Namespace, Job: job, Role: role}
 			if err := p.validate(); err != nil {
