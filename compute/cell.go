@@ -16,7 +16,7 @@ const (
 	MGU                 // a GRUResetBefore whose update gate is 1 - its reset gate
 	LSTMCoupled         // an LSTM that forgets as much as it takes in
 	LSTMNoForget        // an LSTM that forgets nothing
-	LeakyLearned        // an Elman RNN that keeps a share of h, each unit its own: 1 - σ of a weight
+	LeakyLearned        // an Elman RNN that keeps a share of h, 1 - σ of a unit's weight
 	Leaky               // the same with the share 1 - RecurrentShape.Leak
 
 	cellCount = iota

@@ -81,8 +81,8 @@ func (p Precision) String() string {
 type RecurrentShape struct {
 	Cell       Cell
 	T, B, D, H int
-	// Leak is the share of its state that a Leaky cell takes from the step, in (0, 1]; 0: DefaultLeak.
-	// The other cells do not read it.
+	// Leak is the share of its state that a Leaky cell takes from the step, in (0, 1]; 0:
+	// DefaultLeak. The other cells do not read it.
 	Leak float32
 	// Transition is how many layers the perceptron of a deep transition has; 0: there is none. A
 	// Device has no kernel for it: see NewRecurrent, the function.

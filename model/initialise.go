@@ -221,8 +221,8 @@ func fillOrthogonal(x []float32, rng *rand.Rand, n int) {
 	}
 }
 
-// fillSpectral draws a Gaussian n by n matrix and scales it to a spectral radius. That is measured as
-// the mean growth of a vector, |A^k x|^(1/k) (Gelfand's formula), to about 0.3%.
+// fillSpectral draws a Gaussian n by n matrix and scales it to a spectral radius. That is measured
+// as the mean growth of a vector, |A^k x|^(1/k) (Gelfand's formula), to about 0.3%.
 func fillSpectral(x []float32, rng *rand.Rand, n int, radius float64) {
 	const settle, steps = 200, 1000
 	a, v, next := mat.NewDense(n, n, nil), mat.NewVecDense(n, nil), mat.NewVecDense(n, nil)

@@ -128,7 +128,7 @@ func TestInitialDistributions(t *testing.T) {
 }
 
 // TestIdentityAndSpectral checks the recurrent matrices of each gate: the identity, and one whose
-// eigenvalues, found by another algorithm, have the radius. The other weights are small, or Xavier's.
+// eigenvalues, found by another algorithm, have the radius.
 func TestIdentityAndSpectral(t *testing.T) {
 	const H, radius = 48, 1.2
 	c := Config{Cell: compute.GRU, Vocab: 9, Hidden: H, Layers: 2, Seed: 4,

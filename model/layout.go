@@ -133,8 +133,8 @@ func Layout(c Config) []View {
 }
 
 // LayerLayout returns the places of one recurrent layer's tensors (weight_ih, weight_hh, bias_ih,
-// bias_hh, the elementwise weights if the cell has them, and those of a deep transition) in the weight vector
-// of a Layer. T and B of s do not matter.
+// bias_hh, the elementwise weights if it has them, and those of a deep transition) in the weight
+// vector of a Layer. T and B of s do not matter.
 func LayerLayout(s compute.RecurrentShape) []View {
 	var l layouter
 	l.layer(s, func(what string) string { return what })

@@ -262,8 +262,8 @@ static void gru_backstep(struct layer *l, const struct strip *s)
     }
 }
 
-// The gates of a cell that resets h before the product, besides r: r, z, n. An MGU, whose r is f, has
-// room for z = 1 - f behind its own gates: f, n, z.
+// The gates of a cell that resets h before the product: r, z, n. An MGU, whose r is f, has room for
+// z = 1 - f behind its own gates: f, n, z.
 INLINE long z_gate(const struct layer *l) { return l->cell == MGU ? 2 : 1; }
 INLINE long n_gate(const struct layer *l) { return l->K - 1; }
 

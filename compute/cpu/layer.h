@@ -150,7 +150,8 @@ static void step_forward(const struct member *m, const struct field *f, struct l
                          const struct layer_call *c)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
-    long early = l->K - (l->cell == GRU || l->before); // gates whose sums take their part of the product
+    // Gates whose sums take their part of the product.
+    long early = l->K - (l->cell == GRU || l->before);
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;

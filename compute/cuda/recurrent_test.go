@@ -212,13 +212,13 @@ func (p *recurrentProblem) results(d compute.Device, newLayer newLayerOf) []laye
 		{"c in place", m.state.C}})...)
 }
 
-// problemSeed is one with which no gradient of a single unit nearly cancels: such a tensor has one or
-// two elements, and no larger one to compare their rounding with.
+// problemSeed is one with which no gradient of a single unit nearly cancels: such a tensor has one
+// or two elements, and no larger one to compare their rounding with.
 const problemSeed = 1
 
 // recurrentProblems are every cell in awkward shapes, with ids and dense, and with rows that end
-// before the segment. Cells from the MGU on draw from a stream of their own, so that a new cell does
-// not change the others' problems.
+// before the segment. Cells from the MGU on draw from a stream of their own, so that a new cell
+// does not change the others' problems.
 func recurrentProblems(random *rand.Rand) []*recurrentProblem {
 	var all []*recurrentProblem
 	for _, cell := range compute.Cells() {

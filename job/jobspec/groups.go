@@ -130,10 +130,18 @@ func usage(flag *pflag.Flag) string {
 	return out.String()
 }
 
-// wrap joins words to lines of at most width characters. A longer word gets its own line.
+// wrap joins words to lines of at most width characters. A longer word gets its own line, or
+// several if it is a list of choices.
 func wrap(words []string, width int) []string {
 	lines := []string{""}
 	for _, word := range words {
+		for utf8.RuneCountInString(word) > width {
+			at := strings.LastIndexByte(word[:width], '|') + 1
+			if at == 0 {
+				break
+			}
+			lines, word = append(lines, word[:at]), word[at:]
+		}
 		last := &lines[len(lines)-1]
 		switch {
 		case *last == "":

@@ -257,8 +257,8 @@ DEVICE void candidate_backstep(float *act, float *dz, const operand &dn, const f
 }
 
 // The second half's derivative: the gradients of the sums of z and n, in act, the latter also in
-// dn: [B, H]; dh as cell_gru_backward's. MGU's z has no place in act: its gradient is in dz: [B, H].
-// 36 bytes a unit.
+// dn: [B, H]; dh as cell_gru_backward's. MGU's z has no place in act: its gradient is in dz:
+// [B, H]. 36 bytes a unit.
 KERNEL_BOUNDS(cell_candidate_backward, kBlock, 4, float *act, float *dz, float *dn,
               uint16_t *rounded, const float *before, const float *dy, const float *later,
               float *dh, int B, int H, int K, int format, int wide)

@@ -1,5 +1,5 @@
-// What the kernels of a step share: a thread has W neighbouring units of a lane, so that a warp reads
-// and writes 128 or 512 bytes in a row.
+// What the kernels of a step share: a thread has W neighbouring units of a lane, so that a warp
+// reads and writes 128 or 512 bytes in a row.
 #pragma once
 
 #include "cells.cuh"
