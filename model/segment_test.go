@@ -324,7 +324,7 @@ func TestLayerErrors(t *testing.T) {
 	bad := good
 	bad.T = 0
 	odd := good
-	odd.Cell = 7
+	odd.Cell = compute.Cell(len(compute.Cells()))
 	for name, newLayer := range map[string]func() (*Layer, error){
 		"no name":  func() (*Layer, error) { return NewLayer(dev, "", good, nil) },
 		"no steps": func() (*Layer, error) { return NewLayer(dev, "a", bad, nil) },
