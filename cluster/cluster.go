@@ -216,6 +216,9 @@ type Plan struct {
 	// Result is, with Ended, the Done.Result of the lowest rank that reported one. It is stored
 	// with the plan, so that it survives the leader.
 	Result string
+	// Resume is set from the moment at which the store is known to have lost writes until the next
+	// ring: rings from this generation on may be forgotten. 0: none.
+	Resume Generation
 	// Last is the last ring, by rank, without members whose state may be wrong. It is set while
 	// there is no ring, and while the present ring has newcomers that may lack the job's state,
 	// which members of the last ring may have.
@@ -259,6 +262,7 @@ func (p Plan) Equal(q Plan) bool {
 	return p.Generation == q.Generation && p.Phase == q.Phase && p.Reason == q.Reason &&
 		p.Failed == q.Failed && p.Usage == q.Usage && p.Limit == q.Limit && p.Rings == q.Rings &&
 		p.Identity == q.Identity && p.Nonce == q.Nonce && p.Result == q.Result &&
+		p.Resume == q.Resume &&
 		slices.Equal(p.Members, q.Members) && slices.Equal(p.LaneEnds, q.LaneEnds) &&
 		slices.Equal(p.Evicted, q.Evicted) && slices.Equal(p.Last, q.Last)
 }
@@ -291,9 +295,9 @@ func (p Plan) Validate() error {
 		return fmt.Errorf("plan of generation %d has a last ring of %d, and none was formed",
 			p.Generation, last)
 	}
-	if p.Limit < 0 || p.Rings < 0 {
-		return fmt.Errorf("plan of generation %d has limit %d and %d rings",
-			p.Generation, p.Limit, p.Rings)
+	if p.Limit < 0 || p.Rings < 0 || p.Resume < 0 {
+		return fmt.Errorf("plan of generation %d has limit %d, %d rings and resumes from %d",
+			p.Generation, p.Limit, p.Rings, p.Resume)
 	}
 	if p.Failed && p.Phase != Ended || p.Usage && !p.Failed {
 		return fmt.Errorf("plan of generation %d is %v with failed %t, usage %t",

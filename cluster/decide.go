@@ -17,6 +17,11 @@ const (
 	returnTime = 5 * time.Second
 )
 
+// resumeTime is how long a job waits after its store has lost writes. Workers look at the store
+// every few seconds, and register again within a second or two; the longest wait is for one whose
+// request found no answer.
+const resumeTime = 15 * time.Second
+
 // vacancyTime is how long a run may have no workers and no ring before the next run, which waits,
 // supersedes it. Workers that were cut off from etcd return sooner.
 const vacancyTime = 2 * returnTime
@@ -37,7 +42,11 @@ type State struct {
 	giveUp      time.Time // while forming or paused: end of the wait
 	settled     time.Time // when newcomers join and asked workers leave; zero: not set
 	awaitsState bool      // until settled wait for members with the job's state
-	vacant      time.Time // when the next run supersedes this one without workers; zero: not set
+	begun       bool      // a member has reported that it trains in the present ring
+	// known is the newest generation that was in the store at the election or has begun. Rings
+	// after it may exist twice: once formed now, and once forgotten by the store.
+	known  Generation
+	vacant time.Time // when the next run supersedes this one without workers; zero: not set
 	// evictions counts the evictions of processes that are registered or were recently.
 	evictions evictionCounts
 }
@@ -83,7 +92,7 @@ type Event interface{ event() }
 type Elected struct {
 	Plan    Plan
 	Members []Member
-	Lost    bool // the store has lost writes, and may have forgotten that the job has begun
+	Lost    bool // the store has lost writes during the job
 }
 
 // Joined reports a member that registered or changed its entry.
@@ -224,15 +233,16 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
-		giveUp: now.Add(s.job.JoinTimeout),
+		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation,
+	}
+	if s.plan.Phase != Ended && !s.resuming() &&
+		(e.Lost && s.plan.Phase == Forming || slices.ContainsFunc(s.members, s.plan.isBefore)) {
+		return resume(s, now)
 	}
 	switch s.plan.Phase {
 	case Ended:
 		return s, []Action{End{}}
 	case Forming:
-		if e.Lost {
-			return resume(s, now)
-		}
 		return admit(s, s.members, now)
 	case Paused:
 		s.giveUp = now.Add(s.job.PauseTimeout)
@@ -252,18 +262,21 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 	return s, append(actions, refusals...)
 }
 
-// resume waits for workers with the state of a job that may have begun. Those that knew the last
-// generation may all be gone. So it goes on from the seconds of the clock, which are above any
-// number of rings.
+// resume pauses a job whose store has lost writes, until all members that may have its state could
+// be back. Those that knew the last generation may all be gone. So generations go on from the
+// seconds of the clock, which are above any number of rings.
 func resume(s State, now time.Time) (State, []Action) {
-	s.plan.Rings = max(s.plan.Rings, 1)
+	s.plan.Resume, s.plan.Rings = s.known+1, max(s.plan.Rings, 1)
 	s.plan.Generation = max(s.plan.Generation, Generation(now.Unix()))
-	wait := min(returnTime, s.job.PauseTimeout)
-	s, actions := pause(s, fmt.Sprintf("the store has lost writes; paused: waiting for a worker "+
-		"with the job's state, for %v", wait), now.Add(wait), now)
-	s, more := admit(s, s.members, now)
-	return s, append(actions, more...)
+	wait := min(resumeTime, s.job.PauseTimeout)
+	s, actions := pause(s, fmt.Sprintf("the store has lost writes; paused: waiting for the "+
+		"workers with the job's state, for %v", wait), now.Add(wait), now)
+	s, refusals := s.refuse(s.members)
+	return s, append(actions, refusals...)
 }
+
+// resuming reports whether the job waits as resume says.
+func (s State) resuming() bool { return s.plan.Resume > 0 && s.plan.Phase == Paused }
 
 func done(s State, e Done) (State, []Action) {
 	stale := e.Generation != 0 && e.Generation != s.plan.Generation
@@ -318,7 +331,7 @@ func scaleRequested(s State, workers int, now time.Time) (State, []Action) {
 	var actions []Action
 	switch {
 	case s.plan.Phase == Forming && len(there) >= s.wanted(),
-		s.plan.Phase == Paused && s.complete(there):
+		s.plan.Phase == Paused && s.complete(there) && !s.resuming():
 		s, actions = s.formRing(there, text)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		s, actions = regroup(s, text, now)

@@ -17,6 +17,9 @@ func joined(s State, m Member, now time.Time) (State, []Action) {
 // admit handles members that have appeared and are in no ring. A leader that takes over also calls
 // it without any.
 func admit(s State, newcomers []Member, now time.Time) (State, []Action) {
+	if !s.begun && !s.resuming() && slices.ContainsFunc(newcomers, s.plan.isBefore) {
+		return resume(s, now)
+	}
 	s, refusals := s.refuse(newcomers)
 	s, actions := s.receive(newcomers, now)
 	written := slices.ContainsFunc(actions, func(a Action) bool {
@@ -61,6 +64,9 @@ func (s State) refuse(newcomers []Member) (State, []Action) {
 		switch {
 		case reason != "":
 			reason = " is refused: " + reason
+		case s.begun && m.Served > s.plan.Generation:
+			reason, remedy = " comes back too late: the store had forgotten its ring, and the job "+
+				"has gone on without its state", Resync
 		case s.evictions.distrusts(m):
 			reason, remedy = " comes back"+s.evictions.history(m), Wait
 		default:
@@ -139,6 +145,10 @@ func startWithFewer(s State) (State, []Action) {
 func goOn(s State, now time.Time) (State, []Action) {
 	there := s.choose(s.job.MinWorkers)
 	switch {
+	case s.resuming():
+		if s.settled.IsZero() {
+			s.settled, s.awaitsState = now.Add(resumeTime), true
+		}
 	case s.complete(there):
 		return s.formRing(there, s.counted()+" are there again")
 	case !s.plan.allNew(there):

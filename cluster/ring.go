@@ -12,13 +12,13 @@ import (
 // wanted returns the number of workers that a start waits for.
 func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
-// seniority orders members by how much of the job's state they may have, lowest first: members of a
-// ring after the plan's, which the store has forgotten; members of the last ring by rank; then
+// seniority orders members by how much of the job's state they may have, lowest first: members of
+// rings that the store has forgotten, the newest first; members of the last ring by rank; then
 // processes that were in it under another id, known by host and PID; then newcomers, which have
 // none.
 func (p Plan) seniority(m Member) int {
 	if p.forgot(m) {
-		return -1
+		return -int(m.Served)
 	}
 	ring := p.veterans()
 	if rank := find(ring, m.ID); rank >= 0 {
@@ -31,11 +31,11 @@ func (p Plan) seniority(m Member) int {
 	return math.MaxInt
 }
 
-// forgot reports whether a member has trained in a ring that the store has forgotten: a later one
-// than the plan's, or any if the plan knows none.
-func (p Plan) forgot(m Member) bool {
-	return m.Served > p.Generation || m.Served > 0 && len(p.veterans()) == 0
-}
+// forgot reports whether a member has trained in a ring that the store has forgotten.
+func (p Plan) forgot(m Member) bool { return p.Resume > 0 && m.Served >= p.Resume }
+
+// isBefore reports whether a member knows a newer plan: the store has lost writes.
+func (p Plan) isBefore(m Member) bool { return max(m.Seen, m.Served) > p.Generation }
 
 // standing is seniority without the order within a class: 0 for members of the last ring, 1 for
 // processes that were in it under another id, 2 for newcomers.
@@ -137,6 +137,7 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 	s.plan.Generation, s.plan.Last = s.generationAfter(), s.trusted()
 	s.plan.Phase, s.plan.Members, s.plan.LaneEnds = Paused, nil, nil
 	s.done, s.result, s.asked, s.giveUp = nil, "", nil, now.Add(s.job.PauseTimeout)
+	s.begun = false
 	s.settled, s.awaitsState = settled, !settled.IsZero()
 	s.plan.Reason = reason
 	s, actions := s.write()
@@ -160,7 +161,11 @@ func (s State) trusted() []Member {
 
 // seated records that the present ring has begun, so all its members have the job's state.
 func seated(s State, e Seated) (State, []Action) {
-	if e.Generation != s.plan.Generation || len(s.plan.Members) == 0 || len(s.plan.Last) == 0 {
+	if e.Generation != s.plan.Generation || len(s.plan.Members) == 0 {
+		return s, nil
+	}
+	s.begun, s.known = true, s.plan.Generation
+	if len(s.plan.Last) == 0 {
 		return s, nil
 	}
 	s.plan.Last = nil
@@ -187,6 +192,9 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	}
 	if s.plan.Identity == "" {
 		s.plan.Identity = chosen[0].Identity
+		chosen = slices.DeleteFunc(chosen, func(m Member) bool {
+			return m.Identity != s.plan.Identity // it stays a spare
+		})
 	}
 	if s.plan.Phase != Stopping {
 		s.plan.Phase = Running
@@ -198,7 +206,8 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	}
 	s.plan.Rings++
 	s.plan.Members, s.plan.LaneEnds = s.order(chosen), s.job.deal(len(chosen))
-	s.plan.Generation, s.plan.Last = s.generationAfter(), last
+	s.plan.Generation, s.plan.Resume, s.plan.Last = s.generationAfter(), 0, last
+	s.begun = false
 	s.plan.Reason = reason
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return find(chosen, e.ID) >= 0

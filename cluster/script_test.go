@@ -19,9 +19,10 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 //
 //	job [workers=2] [min=1] [max=0] [lanes=8] [join-timeout=5m] [pause-timeout=1h]
 //	    [version=] [generation=0] [order=adjacent] [next=0]   a fresh store
-//	elect                   a leader takes over from the store
+//	elect [lost]            a leader takes over from the store, which has lost writes
 //	backup, restore         the store goes back to the plan that it had at the backup
-//	join ID [host=a] [pid=] [version=] [identity=] [served=0]   the pid of w3 is 30
+//	join ID [host=a] [pid=] [version=] [identity=] [served=0] [seen=0]
+//	                        the pid of w3 is 30
 //	register ID ...         a join that the leader does not see
 //	leave ID...             registrations end together
 //	vanish ID               a registration ends that the leader does not see
@@ -182,7 +183,8 @@ func (w *scriptWorld) job(args []string) (string, error) {
 
 func (w *scriptWorld) event(name string, args []string) (Event, error) {
 	if name == "elect" {
-		return Elected{Plan: w.stored, Members: slices.Clone(w.members)}, nil
+		return Elected{Plan: w.stored, Members: slices.Clone(w.members),
+			Lost: slices.Contains(args, "lost")}, nil
 	}
 	if name == "backup" {
 		w.backup = w.stored
@@ -263,6 +265,9 @@ func memberOf(args []string) Member {
 		case "served":
 			served, _ := strconv.Atoi(value)
 			m.Served = Generation(served)
+		case "seen":
+			seen, _ := strconv.Atoi(value)
+			m.Seen = Generation(seen)
 		}
 	}
 	return m

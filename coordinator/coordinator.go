@@ -205,7 +205,8 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	}()
 	p.ready.Set(true) // permanently: a process that waits between two runs works as intended
 	p.pulse.follow(spec.LeaseTtl.AsDuration())
-	election := &election{Store: p.store, spec: spec, losses: p.store.Losses()}
+	election := &election{Store: p.store, spec: spec, losses: p.store.Losses(),
+		seen: p.store.Losses()}
 	return elected.Run(ctx, elected.Config{
 		Job:      job,
 		Self:     cluster.Leader{ID: id, Address: listener.Addr().String()},

@@ -136,6 +136,7 @@ type election struct {
 	*etcdstore.Store
 	spec   *rondov1.JobSpec
 	losses int // of etcd's writes, before the run
+	seen   int // the same when the spec was there last
 }
 
 func (e *election) lostWrites() bool { return e.Losses() > e.losses }
@@ -168,16 +169,20 @@ type runLeadership struct {
 
 // LoadPlan implements cluster.Leadership. It reads the spec after the plan: submitting a run
 // replaces both at once, and happens only after the end of the last run. A job without a spec has
-// been deleted, unless etcd has lost writes: then the spec is stored again.
+// been deleted, unless etcd has lost writes since the spec was there: then it is stored again.
 func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	plan, err := l.Leadership.LoadPlan(ctx)
 	if err != nil {
 		return plan, err
 	}
 	for {
+		losses := l.election.Losses()
 		stored, err := l.election.Spec(ctx)
-		if errors.Is(err, cluster.ErrNoSpec) && l.election.lostWrites() {
+		if errors.Is(err, cluster.ErrNoSpec) && l.election.Losses() > l.election.seen {
 			stored, err = l.election.storeAgain(ctx)
+		}
+		if err == nil {
+			l.election.seen = losses
 		}
 		switch {
 		case err == nil && meet.RunOf(stored) == l.election.spec.Submitted:

@@ -34,6 +34,7 @@ type expelledError struct {
 	reason string
 	forget bool // its state must be discarded
 	alone  bool // it is cut off from etcd, so no other worker may have the state
+	atOnce bool // it registers again without a pause
 }
 
 func (e *expelledError) Error() string { return e.reason }
@@ -64,6 +65,9 @@ func (w *worker) live(ctx context.Context) (err error) {
 		if w.stable {
 			pause, w.stable = firstReturn, false
 		}
+		if out.atOnce {
+			pause = 0
+		}
 		w.log.Warn("this worker is no longer a member, and registers again", "reason", out.reason,
 			"in", pause)
 		timer := time.NewTimer(pause)
@@ -76,7 +80,7 @@ func (w *worker) live(ctx context.Context) (err error) {
 			}
 			return nil // it is in no ring
 		}
-		pause = min(2*pause, lastReturn)
+		pause = min(max(2*pause, firstReturn), lastReturn)
 	}
 }
 
@@ -141,7 +145,8 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans 
 			end(&endedError{plan: p})
 		case plans.isOlder(p):
 			end(&expelledError{reason: fmt.Sprintf("etcd has gone back to the plan of "+
-				"generation %d: it was restored from a backup, or emptied", p.Generation)})
+				"generation %d: it was restored from a backup, or emptied", p.Generation),
+				atOnce: true})
 		}
 		plans.set(p)
 		return nil

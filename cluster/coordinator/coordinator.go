@@ -7,6 +7,7 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -119,26 +120,26 @@ func resign(ctx context.Context, cfg Config, leadership cluster.Leadership) {
 	}
 }
 
-// history is what a process knows from its terms.
+// history is the plans that a process has loaded or stored in its terms.
 type history struct {
-	last   cluster.Plan
-	nonces []string // of the last generations, maxNonces at most
+	last    cluster.Plan
+	digests [][sha256.Size]byte // of the last maxDigests
 }
 
-const maxNonces = 100
+const maxDigests = 100
+
+func digest(p cluster.Plan) [sha256.Size]byte { return sha256.Sum256(fmt.Append(nil, p)) }
 
 func (h *history) add(p cluster.Plan) {
 	h.last = p
-	if !slices.Contains(h.nonces, p.Nonce) {
-		h.nonces = append(h.nonces[max(0, len(h.nonces)+1-maxNonces):], p.Nonce)
-	}
+	h.digests = append(h.digests[max(0, len(h.digests)+1-maxDigests):], digest(p))
 }
 
 // continues reports whether the last plan follows a stored one, which the store has gone back to.
 // A plan that this process does not know may be newer, whatever its generation.
 func (h *history) continues(stored cluster.Plan) bool {
-	return h.last.Generation > stored.Generation &&
-		(stored.Equal(cluster.Plan{}) || slices.Contains(h.nonces, stored.Nonce))
+	return h.last.Generation > stored.Generation && stored.Phase != cluster.Ended &&
+		(stored.Equal(cluster.Plan{}) || slices.Contains(h.digests, digest(stored)))
 }
 
 // term is one leadership, until it is lost or the job ends.

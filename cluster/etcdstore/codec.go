@@ -50,6 +50,7 @@ func encodePlan(p cluster.Plan) []byte {
 		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
 		Failed: p.Failed, Usage: p.Usage, Limit: int64(p.Limit), Rings: int64(p.Rings),
 		Identity: utf8(p.Identity), Nonce: utf8(p.Nonce), Result: []byte(p.Result),
+		Resume: uint64(p.Resume),
 	}
 	for _, e := range p.Evicted {
 		message.Evicted = append(message.Evicted, &rondov1.Eviction{
@@ -75,14 +76,15 @@ func decodePlan(value []byte) (cluster.Plan, error) {
 	if err != nil {
 		return cluster.Plan{}, err
 	}
-	if message.Generation > maxGeneration {
-		return cluster.Plan{}, fmt.Errorf("a plan of generation %d", message.Generation)
+	if last := max(message.Generation, message.Resume); last > maxGeneration {
+		return cluster.Plan{}, fmt.Errorf("a plan of generation %d", last)
 	}
 	p := cluster.Plan{
 		Generation: cluster.Generation(message.Generation), Phase: phase,
 		Reason: message.Reason, Failed: message.Failed, Usage: message.Usage,
 		Limit: int(message.Limit), Rings: int(message.Rings),
 		Identity: message.Identity, Nonce: message.Nonce, Result: string(message.Result),
+		Resume: cluster.Generation(message.Resume),
 	}
 	for _, e := range message.Evicted {
 		p.Evicted = append(p.Evicted, cluster.Eviction{

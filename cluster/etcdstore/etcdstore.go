@@ -20,6 +20,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -262,10 +263,11 @@ func (s *Store) follow(ctx context.Context, prefix string,
 func (s *Store) change(ctx context.Context, prefix string, revision int64,
 	rewound <-chan struct{}) error {
 	watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	var probing sync.WaitGroup
+	defer probing.Wait()
 	defer cancel()
+	probing.Go(func() { s.probe(watching) })
 	changes := s.client.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision))
-	probe := time.NewTicker(probeInterval)
-	defer probe.Stop()
 	for {
 		var answer clientv3.WatchResponse
 		var open bool
@@ -273,13 +275,6 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64,
 		case answer, open = <-changes:
 		case <-rewound:
 			return nil
-		case <-probe.C:
-			// history looks at the answer. If there is none, the next probe repeats the question.
-			_ = s.once(watching, "probing", func(ctx context.Context) error {
-				_, err := s.client.Get(ctx, s.specKey(), clientv3.WithCountOnly())
-				return err
-			})
-			continue
 		}
 		if !open {
 			return fmt.Errorf("etcd at %s: watching %s: the watch ended", s.servers, prefix)
@@ -290,6 +285,23 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64,
 		if len(answer.Events) > 0 {
 			return nil
 		}
+	}
+}
+
+// probe reads a key at each interval until ctx ends, so that history sees the answers' revisions.
+func (s *Store) probe(ctx context.Context) {
+	tick := time.NewTicker(probeInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		_ = s.once(ctx, "probing", func(ctx context.Context) error { // the next one asks again
+			_, err := s.client.Get(ctx, s.specKey(), clientv3.WithCountOnly())
+			return err
+		})
 	}
 }
 

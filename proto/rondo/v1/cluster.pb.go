@@ -257,6 +257,7 @@ type Plan struct {
 	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
 	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
 	Result        []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
+	Resume        uint64                 `protobuf:"varint,15,opt,name=resume,proto3" json:"resume,omitempty"`    // rings from this generation on may be forgotten; 0: none
 	Nonce         string                 `protobuf:"bytes,14,opt,name=nonce,proto3" json:"nonce,omitempty"`       // random; neighbours in the generation's rings prove that they know it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -381,6 +382,13 @@ func (x *Plan) GetResult() []byte {
 		return x.Result
 	}
 	return nil
+}
+
+func (x *Plan) GetResume() uint64 {
+	if x != nil {
+		return x.Resume
+	}
+	return 0
 }
 
 func (x *Plan) GetNonce() string {
@@ -2093,7 +2101,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
 	"\bidentity\x18\a \x01(\tR\bidentity\x12\x12\n" +
 	"\x04seen\x18\b \x01(\x04R\x04seen\x12\x16\n" +
-	"\x06served\x18\t \x01(\x04R\x06served\"\xa6\x03\n" +
+	"\x06served\x18\t \x01(\x04R\x06served\"\xbe\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2110,7 +2118,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	" \x03(\v2\x12.rondo.v1.EvictionR\aevicted\x12\x1a\n" +
 	"\bidentity\x18\v \x01(\tR\bidentity\x12$\n" +
 	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
-	"\x06result\x18\r \x01(\fR\x06result\x12\x14\n" +
+	"\x06result\x18\r \x01(\fR\x06result\x12\x16\n" +
+	"\x06resume\x18\x0f \x01(\x04R\x06resume\x12\x14\n" +
 	"\x05nonce\x18\x0e \x01(\tR\x05nonce\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
