@@ -78,15 +78,16 @@ func (s Shape) inputWidth(layer int) int {
 }
 
 // Flops is how many floating-point operations the products of a step take for each token, forward
-// and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot), and 6 H V in the
-// output layer. A product of [m, k] by [k, n] takes 2mkn, and its gradients with respect to both
-// operands as much again each. Gates, loss and update are not counted, nor is what is computed
-// again, so that what they cost shows as a smaller fraction of the peak.
+// and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot; without W_hh it is
+// 6 K H D), and 6 H V in the output layer. A product of [m, k] by [k, n] takes 2mkn, and its
+// gradients with respect to both operands as much again each. Gates, loss and update are not
+// counted, nor is what is computed again, so that what they cost shows as a smaller fraction of the
+// peak.
 func (s Shape) Flops() float64 {
-	k, h := float64(s.Cell.Gates()), float64(s.Hidden)
+	k, hidden, h := float64(s.Cell.Gates()), float64(s.Cell.HiddenGates()), float64(s.Hidden)
 	sum := 6 * h * float64(s.Vocab)
 	for l := range s.Layers {
-		sum += 6 * k * h * (h + float64(s.inputWidth(l)))
+		sum += 6 * h * (hidden*h + k*float64(s.inputWidth(l)))
 	}
 	return sum
 }

@@ -18,6 +18,7 @@ const (
 	LSTMNoForget        // an LSTM that forgets nothing
 	LeakyLearned        // an Elman RNN that keeps a share of h, 1 - σ of a unit's weight
 	Leaky               // the same with the share 1 - RecurrentShape.Leak
+	MinGRU              // gates that read x alone: no weights for h
 
 	cellCount = iota
 )
@@ -32,6 +33,7 @@ type properties struct {
 	// are leaks.
 	peepholes   int
 	elementwise string // the name of their tensor
+	feedforward bool   // gates read x alone: there are no W_hh and b_hh
 	leaks       bool   // has a RecurrentShape.Leak, or begins with one
 	forget      int    // the number of the forget gate, for ForgetBias; 0: none
 	text        Text
@@ -101,6 +103,11 @@ func table() [cellCount]properties {
 		Leaky: {name: "leaky", gates: 1, states: 1, leaks: true, text: Text{
 			Equations: "h' = (1-α) ⊙ h + α tanh(a), α: --leak",
 			Source:    "Jaeger et al. (2007); Deep Learning, section 10.9.2"}},
+		MinGRU: {name: "min-gru", gates: 2, states: 1, feedforward: true, text: Text{
+			Gates: "z, n",
+			Equations: "z = σ(W_iz x + b_iz); n = W_in x + b_in; " +
+				"h' = (1-z) ⊙ h + z ⊙ n",
+			Source: "Feng et al. (2024), arXiv:2410.01201"}},
 	}
 }
 
@@ -187,8 +194,16 @@ func (c Cell) Leaks() bool { return c.properties().leaks }
 // ResetsBefore reports whether the last gate's rows of W_hh multiply a gate's product with h.
 func (c Cell) ResetsBefore() bool { return c == GRUResetBefore || c == MGU }
 
+// HiddenGates returns the number of H-row blocks in W_hh and b_hh: K, or 0 if there are none.
+func (c Cell) HiddenGates() int {
+	if c.properties().feedforward {
+		return 0
+	}
+	return c.Gates()
+}
+
 // Tensors returns the number of weight tensors in a layer of the cell.
-func (c Cell) Tensors() int { return 4 + min(c.Peepholes(), 1) }
+func (c Cell) Tensors() int { return 2 + 2*min(c.HiddenGates(), 1) + min(c.Peepholes(), 1) }
 
 // ForgetGate returns the number of the forget gate, and whether there is one.
 func (c Cell) ForgetGate() (gate int, ok bool) {

@@ -258,9 +258,10 @@ func (s RecurrentShape) CheckBackward(in RecurrentInput, dy []float32, dout Recu
 func (s RecurrentShape) checkWeights(what string, w RecurrentWeights) {
 	rows := s.Cell.Gates() * s.H
 	checkPart(what, "IH", len(w.IH), rows*s.D)
-	checkPart(what, "HH", len(w.HH), rows*s.H)
+	hidden := s.Cell.HiddenGates() * s.H
+	checkPart(what, "HH", len(w.HH), hidden*s.H)
 	checkPart(what, "BiasIH", len(w.BiasIH), rows)
-	checkPart(what, "BiasHH", len(w.BiasHH), rows)
+	checkPart(what, "BiasHH", len(w.BiasHH), hidden)
 	checkPart(what, "Peephole", len(w.Peephole), s.Cell.Peepholes()*s.H)
 }
 

@@ -95,7 +95,7 @@ const DefaultLeak = 0.5
 // RecurrentWeights are a layer's parameters, or their gradients.
 type RecurrentWeights struct {
 	IH     []float32 // [K*H, D]
-	HH     []float32 // [K*H, H]
+	HH     []float32 // [K*H, H]; nil, like BiasHH, if the gates read the input alone
 	BiasIH []float32 // [K*H]
 	BiasHH []float32 // [K*H]
 
@@ -107,8 +107,15 @@ type RecurrentWeights struct {
 // Weights makes the parameters of a layer; tensor allocates n floats.
 func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
 	rows := s.Cell.Gates() * s.H
-	w := RecurrentWeights{IH: tensor(rows * s.D), HH: tensor(rows * s.H), BiasIH: tensor(rows),
-		BiasHH: tensor(rows)}
+	hidden := s.Cell.HiddenGates() * s.H
+	w := RecurrentWeights{IH: tensor(rows * s.D)}
+	if hidden > 0 {
+		w.HH = tensor(hidden * s.H)
+	}
+	w.BiasIH = tensor(rows)
+	if hidden > 0 {
+		w.BiasHH = tensor(hidden)
+	}
 	if n := s.Cell.Peepholes(); n > 0 {
 		w.Peephole = tensor(n * s.H)
 	}

@@ -1,5 +1,7 @@
 package compute
 
+import "slices"
+
 // NewRecurrent makes a layer's workspace, of the device or, with a Transition, of its operations.
 func NewRecurrent(dev Device, s RecurrentShape, inference bool) Recurrent {
 	if s.Transition == 0 {
@@ -209,10 +211,8 @@ func (r *transition) Close() {
 
 // all are the tensors, those of the perceptron last.
 func (w RecurrentWeights) all() [][]float32 {
-	tensors := [][]float32{w.IH, w.HH, w.BiasIH, w.BiasHH}
-	if w.Peephole != nil {
-		tensors = append(tensors, w.Peephole)
-	}
+	tensors := [][]float32{w.IH, w.HH, w.BiasIH, w.BiasHH, w.Peephole}
+	tensors = slices.DeleteFunc(tensors, func(x []float32) bool { return x == nil })
 	for _, l := range w.Transition {
 		tensors = append(tensors, l.W, l.B)
 	}

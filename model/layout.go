@@ -71,9 +71,14 @@ func (l *layouter) add(role role, name string, shape ...int) {
 func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string) {
 	rows := s.Cell.Gates() * s.H
 	l.add(roleInput, name("weight_ih"), rows, s.D)
-	l.add(roleRecurrent, name("weight_hh"), rows, s.H)
+	hidden := s.Cell.HiddenGates() * s.H
+	if hidden > 0 {
+		l.add(roleRecurrent, name("weight_hh"), hidden, s.H)
+	}
 	l.add(roleInputBias, name("bias_ih"), rows)
-	l.add(roleRecurrentBias, name("bias_hh"), rows)
+	if hidden > 0 {
+		l.add(roleRecurrentBias, name("bias_hh"), hidden)
+	}
 	if n := s.Cell.Peepholes(); n > 0 {
 		l.add(rolePeephole, name(s.Cell.Elementwise()), n*s.H)
 	}
@@ -110,7 +115,7 @@ func (l *layouter) perceptron(name string, layers, inputs, width int) {
 //	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V
 //	rnn.weight_hh_l{k} [K*H, H]
 //	rnn.bias_ih_l{k}   [K*H]
-//	rnn.bias_hh_l{k}   [K*H]
+//	rnn.bias_hh_l{k}   [K*H]      this and weight_hh are absent if the gates read the input alone
 //	rnn.weight_peephole_l{k} [P*H], of cells that have peepholes; PyTorch has no name for it
 //	rnn.weight_leak_l{k} [H], of cells that learn their leak
 //	rnn.transition.{i}.weight_l{k} [H, H] for i from 0 on; with DeepTransition
@@ -172,7 +177,8 @@ func recurrentEnds(views []View, order []direction) (ends []int) {
 			continue
 		}
 		ends = append(ends, find(views, d.name("weight_ih")).end())
-		if w := find(views, d.name("weight_hh")); i == len(order)-1 {
+		if at := index(views, d.name("weight_hh")); at >= 0 && i == len(order)-1 {
+			w := views[at]
 			H := w.Shape[1]
 			for rows := H; rows < w.Shape[0]; rows += H {
 				ends = append(ends, w.Offset+rows*H)
@@ -248,17 +254,24 @@ func layerSpan(views []View, k int) (begin, end int) { return direction{layer: k
 
 // recurrentWeights splits a layer's weight vector, in the layout of LayerLayout, into tensors.
 func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
-	w := compute.RecurrentWeights{
-		IH: views[0].of(flat), HH: views[1].of(flat),
-		BiasIH: views[2].of(flat), BiasHH: views[3].of(flat),
-	}
-	rest := views[4:]
-	if len(rest)%2 == 1 {
-		w.Peephole, rest = rest[0].of(flat), rest[1:]
-	}
-	for i := 0; i < len(rest); i += 2 {
-		w.Transition = append(w.Transition, compute.Linear{W: rest[i].of(flat),
-			B: rest[i+1].of(flat)})
+	var w compute.RecurrentWeights
+	for _, v := range views {
+		switch x := v.of(flat); v.role {
+		case roleInput:
+			w.IH = x
+		case roleRecurrent:
+			w.HH = x
+		case roleInputBias:
+			w.BiasIH = x
+		case roleRecurrentBias:
+			w.BiasHH = x
+		case rolePeephole:
+			w.Peephole = x
+		case roleProjection:
+			w.Transition = append(w.Transition, compute.Linear{W: x})
+		case roleDenseBias:
+			w.Transition[len(w.Transition)-1].B = x
+		}
 	}
 	return w
 }

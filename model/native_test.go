@@ -119,8 +119,8 @@ func (n *native) fuse(ids []int32, xs []*gorgonia.Node) []*gorgonia.Node {
 
 // layer unrolls recurrent layer k over xs, from a zero state.
 func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgonia.Node {
-	H, gates := n.c.Hidden, n.c.Cell.Gates()
-	block := func(what string) (nodes []*gorgonia.Node) {
+	H, gates, hidden := n.c.Hidden, n.c.Cell.Gates(), n.c.Cell.HiddenGates()
+	block := func(what string, gates int) (nodes []*gorgonia.Node) {
 		for gate := range gates {
 			nodes = append(nodes, n.weight(layerName(what, k), gate, H))
 		}
@@ -130,7 +130,8 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 	for p := range n.c.Cell.Peepholes() {
 		holes = append(holes, n.weight(layerName(n.c.Cell.Elementwise(), k), p, H))
 	}
-	w, u, b, d := block("weight_ih"), block("weight_hh"), block("bias_ih"), block("bias_hh")
+	w, u := block("weight_ih", gates), block("weight_hh", hidden)
+	b, d := block("bias_ih", gates), block("bias_hh", hidden)
 	h, c := zero, zero
 	var ys []*gorgonia.Node
 	for _, x := range xs {
@@ -170,6 +171,9 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 				a = n.sigmoid(n.mul(n.column, holes[0]))
 			}
 			h = n.add(n.times(n.sub(n.ones, a), h), n.times(a, n.tanh(both(0))))
+		case compute.MinGRU:
+			z := n.sigmoid(ih(0))
+			h = n.add(n.times(n.sub(n.ones, z), h), n.times(z, ih(1)))
 		case compute.MGU:
 			f := n.sigmoid(both(0))
 			candidate := n.tanh(n.add(ih(1), hh(1, n.times(f, h))))

@@ -37,8 +37,10 @@ func newTwin(m *Model) twin {
 	}
 	w.view = view
 	for k := range w.c.Layers {
-		l := twinLayer{view(layerName("weight_ih", k)), view(layerName("weight_hh", k)),
-			view(layerName("bias_ih", k)), view(layerName("bias_hh", k)), nil}
+		l := twinLayer{ih: view(layerName("weight_ih", k)), biasIH: view(layerName("bias_ih", k))}
+		if w.c.Cell.HiddenGates() > 0 {
+			l.hh, l.biasHH = view(layerName("weight_hh", k)), view(layerName("bias_hh", k))
+		}
 		if w.c.Cell.Peepholes() > 0 {
 			l.peephole = view(layerName(w.c.Cell.Elementwise(), k))
 		}
@@ -133,6 +135,9 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 		case compute.LeakyLearned:
 			a := sigmoid(l.peephole[j])
 			h2[j] = (1-a)*h[j] + a*math.Tanh(ih(0, j)+hh(0, j))
+		case compute.MinGRU:
+			z := sigmoid(ih(0, j))
+			h2[j] = (1-z)*h[j] + z*ih(1, j)
 		case compute.MGU:
 			f := sigmoid(ih(0, j) + hh(0, j))
 			h2[j] = (1-f)*h[j] + f*math.Tanh(ih(1, j)+hhOf(1, j, rh))

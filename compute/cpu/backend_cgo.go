@@ -195,7 +195,7 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	if !even {
 		run(C.BACK_HIDDEN_WEIGHTS)
 	}
-	for g := range l.cell.Gates() {
+	for g := range l.cell.HiddenGates() {
 		if g > 0 {
 			told(1, g*l.hidden)
 		}

@@ -33,6 +33,40 @@ static void rnn_backstep(struct layer *l, const struct strip *s)
     }
 }
 
+// Gates z and n, of the input alone.
+static void min_step(struct layer *l, const struct strip *s)
+{
+    float *restrict gz = gate_at(l, 0, s), *restrict new = after(&l->h, s);
+    const float *restrict gn = gate_at(l, 1, s), *restrict old = before(&l->h, s);
+    for (long j = 0; j < s->lanes * BLOCK; j += VW) {
+        vf z = sigmoid(load(gz + j)), was = load(old + j);
+        store(gz + j, z);
+        store(new + j, fused(z, load(gn + j) - was, was));
+    }
+}
+
+static void min_backstep(struct layer *l, const struct strip *s)
+{
+    const float *gz = gate_at(l, 0, s), *gn = gate_at(l, 1, s);
+    float *to_z = gradient_at(l, 0, s), *to_n = gradient_at(l, 1, s); // may be the gates'
+    const float *restrict old = before(&l->h, s);
+    float *restrict dhs = carried(l, l->dh, s);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf bz = splat(0), bn = splat(0);
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf z = load(gz + j), dh = load(dhs + j), dn = dh * z, rest = splat(1) - z;
+            vf dz = dn * (load(gn + j) - load(old + j)) * rest;
+            store(to_z + j, dz);
+            store(to_n + j, dn);
+            store(dhs + j, dh * rest);
+            bz += dz;
+            bn += dn;
+        }
+        add_to(dbias_at(l, 0, s) + col, bz);
+        add_to(dbias_at(l, 1, s) + col, bn);
+    }
+}
+
 // A leaky unit's share of a step, for VW units from column col on.
 INLINE vf leak_at(const struct layer *l, const struct strip *s, int col)
 {
@@ -355,6 +389,7 @@ INLINE void cell_step(struct layer *l, const struct strip *s)
     case MGU: gru_before_step(l, s); break;
     case LEAKY:
     case LEAKY_LEARNED: leaky_step(l, s); break;
+    case MIN_GRU: min_step(l, s); break;
     default: rnn_step(l, s);
     }
 }
@@ -371,6 +406,7 @@ INLINE void cell_backstep(struct layer *l, const struct strip *s)
     case MGU: gru_before_backstep(l, s); break;
     case LEAKY:
     case LEAKY_LEARNED: leaky_backstep(l, s); break;
+    case MIN_GRU: min_backstep(l, s); break;
     default: rnn_backstep(l, s);
     }
 }

@@ -25,6 +25,8 @@ func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 		l.gruStep(t, act, before, after)
 	case compute.GRUResetBefore, compute.MGU:
 		l.gruBeforeStep(t, w, act, before, after)
+	case compute.MinGRU:
+		l.minStep(act, before, after)
 	case compute.Leaky, compute.LeakyLearned:
 		l.leakyStep(w.peephole, act, before, after)
 	default:
@@ -43,6 +45,8 @@ func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
 		l.gruBackstep(t, at)
 	case compute.GRUResetBefore, compute.MGU:
 		l.gruBeforeBackstep(t, at, w)
+	case compute.MinGRU:
+		l.minBackstep(t, at)
 	case compute.Leaky, compute.LeakyLearned:
 		l.leakyBackstep(t, at, w.peephole, dw.peephole)
 	default:
@@ -301,6 +305,31 @@ func (l *refLayer[F]) gruBeforeBackstep(t, at int, w refWeights[F]) {
 			r := gates[j]
 			din[j] += l.drh[s] * before[s] * r * (1 - r)
 			l.dhNew[s] += l.drh[s] * r
+		}
+	}
+}
+
+// minStep: h' = (1-z) ⊙ h + z ⊙ n, of which the input side has the sums.
+func (l *refLayer[F]) minStep(act, before, after []F) {
+	for b := range l.B {
+		gates := act[b*2*l.H : (b+1)*2*l.H]
+		for j := range l.H {
+			s := b*l.H + j
+			gates[j] = sigmoid(gates[j])
+			after[s] = (1-gates[j])*before[s] + gates[j]*gates[l.H+j]
+		}
+	}
+}
+
+func (l *refLayer[F]) minBackstep(t, at int) {
+	before := l.h[t*l.B*l.H:]
+	for b := range l.B {
+		gates, din := l.act[at+b*2*l.H:], l.din[at+b*2*l.H:]
+		for j := range l.H {
+			s := b*l.H + j
+			z, n, dh := gates[j], gates[l.H+j], l.dh[s]
+			din[j], din[l.H+j] = dh*(n-before[s])*z*(1-z), dh*z
+			l.dhNew[s] = dh * (1 - z)
 		}
 	}
 }

@@ -49,6 +49,7 @@ struct layer {
     int states;   // as compute.Cell has them
     int before;   // whether the last gate's rows of W_hh multiply r h
     long T, B, D, H, N, K, U, X;
+    long R;       // gates that W_hh has rows of: K, or 0
     long P;       // peepholes, or leaks
     float leak;   // LEAKY's
     long G;       // gate tensors: K, and one more for GRU and MGU
@@ -57,14 +58,14 @@ struct layer {
     long lanes;   // that share a sum of the biases' gradient
     float *bias;  // [G*U][BLOCK]: what the sums of a step start from
     float *peephole; // [P*U][BLOCK]
-    void *hidden; // panels [K*U][U*BLOCK][BLOCK]: y = h W_hh^T
+    void *hidden; // panels [R*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
     struct tensor h, c, aux;          // U: h_0, then every h_t; c; r h
     struct tensor h_rows, h_pairs;    // h as operands
     struct tensor aux_rows, aux_pairs;
 
-    void *hidden_back;          // panels [U][K*U*BLOCK][BLOCK]: y = d W_hh
+    void *hidden_back;          // panels [U][R*U*BLOCK][BLOCK]: y = d W_hh
     struct tensor d;            // G*U: gradient of the sums; float operands: in place of gates
     struct tensor d_rows, d_pairs;
     float *dh;                  // [U][B][BLOCK]: gradient of h_t

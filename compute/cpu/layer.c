@@ -28,6 +28,7 @@ static void measure(struct layer *l, int bf16)
     l->states = cells[l->cell].states;
     l->N = l->T * l->B;
     l->K = cells[l->cell].gates;
+    l->R = l->cell == MIN_GRU ? 0 : l->K;
     l->P = cells[l->cell].peepholes;
     l->before = l->cell == GRU_RESET_BEFORE || l->cell == MGU;
     l->G = l->K + (l->cell == GRU || l->cell == MGU);
@@ -90,12 +91,12 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
                       .leak = leak};
     measure(&l, k->bf16);
     size_t whole = sizeof(float), half = k->bf16 ? sizeof(uint16_t) : 0; // bytes of an element
-    long wide = l.K * l.U * BLOCK, back = !inference;
+    long back = !inference;
     long two = l.states == 2, before = l.before, strips = up(B, LANES) / LANES;
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
         FLOATS(l.peephole, l.P * l.U * BLOCK),
-        OPERANDS(k, l.hidden, wide * l.U * BLOCK),
+        OPERANDS(k, l.hidden, l.R * l.U * BLOCK * l.U * BLOCK),
         part_of(&l.h, l.U, whole),
         part_of(&l.c, two * l.U, whole),
         part_of(&l.aux, before * l.U, whole),
@@ -107,7 +108,7 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
         part_of(&l.d, back * l.G * l.U, half ? whole : 0),
         part_of(&l.d_rows, back * l.G * l.U, half),
         part_of(&l.d_pairs, back * l.G * l.U, half),
-        OPERANDS(k, l.hidden_back, back * l.U * wide * BLOCK),
+        OPERANDS(k, l.hidden_back, back * l.U * l.R * l.U * BLOCK * BLOCK),
         FLOATS(l.dh, back * l.U * B * BLOCK),
         FLOATS(l.dc, back * two * l.U * B * BLOCK),
         FLOATS(l.dbias, back * strips * l.sums * l.U * BLOCK),

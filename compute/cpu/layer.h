@@ -62,7 +62,7 @@ static void pack_bias(struct layer *l, const float *bih, const float *bhh, const
             else if (l->cell == GRU && g >= 2)
                 *b = g == 2 ? bih[2 * l->H + j] : bhh[2 * l->H + j];
             else
-                *b = bih[g * l->H + j] + bhh[g * l->H + j];
+                *b = bih[g * l->H + j] + (l->R ? bhh[g * l->H + j] : 0);
         }
 }
 
@@ -151,7 +151,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
     // Gates whose sums take their part of the product.
-    long early = l->K - (l->cell == GRU || l->before);
+    long early = l->R - (l->cell == GRU || l->before);
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
         next.u = s.u + 1 < f->ue ? s.u + 1 : f->u;
@@ -161,7 +161,8 @@ static void step_forward(const struct member *m, const struct field *f, struct l
             prefetch_strip(l, next, next.t + 1);
         prefetch_columns(l, &s, c->y);
         prefetch_pairs(l, &l->h_pairs, s.u, &s, t + 1);
-        recurrent_sums(l, &s, 0, 0, early, &l->h_rows);
+        if (early)
+            recurrent_sums(l, &s, 0, 0, early, &l->h_rows);
         if (l->cell == GRU)
             recurrent_sums(l, &s, 2, 3, 1, &l->h_rows);
         cell_step(l, &s);
@@ -227,7 +228,8 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
         load_state(l, &f, &l->c, c->c0);
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; s.u < f.ue; s.u++)
         put_strip(l, &l->h_rows, &l->h_pairs, s.u, &s, 0, before(&l->h, &s));
-    pack_gates(m, l, l->hidden, c->hh, l->H, l->U * BLOCK);
+    if (l->R)
+        pack_gates(m, l, l->hidden, c->hh, l->H, l->U * BLOCK);
     if (c->x) {
         put_input(m, l, c->x);
         pack_gates(m, l, l->in->panels, c->ih, l->D, l->X * BLOCK);
@@ -319,7 +321,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
     const float *dy = c->dy + (t * l->B + s.b) * l->H;
-    long through = l->K - l->before; // gates that h_t went into
+    long through = l->R - l->before; // gates that h_t went into
     for (; s.u < f->ue; s.u++) {
         float *dh = carried(l, l->dh, &s);
         struct strip next = s;
@@ -328,7 +330,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
         prefetch_columns(l, &s, c->dy);
         for (long g = 0; g < l->G; g++)
             prefetch_pairs(l, &l->d_pairs, g * l->U + s.u, &s, t);
-        if (next.t < l->T && (s.u - f->u) % 2 == 0) // two at a time
+        if (through && next.t < l->T && (s.u - f->u) % 2 == 0) // two at a time
             recurrent_gradients(l, &next, least(2, f->ue - s.u), dh, 0, through);
         add_to_block(s.lanes, dh, dy + s.u * BLOCK, l->H, columns_of(l->H, s.u));
         if (c->lengths)
@@ -407,9 +409,9 @@ static void input_weights(const struct member *m, struct layer *l, float *dih)
 static void hidden_weights(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     long from = 0, to;
-    while (from < l->K && !(c->parts & BACK_HIDDEN_GATE << from))
+    while (from < l->R && !(c->parts & BACK_HIDDEN_GATE << from))
         from++;
-    for (to = from; to < l->K && c->parts & BACK_HIDDEN_GATE << to;)
+    for (to = from; to < l->R && c->parts & BACK_HIDDEN_GATE << to;)
         to++;
     weight_gradient(m, l, c->dhh, from, to, hidden_block);
 }
@@ -420,7 +422,8 @@ static void bias_gradients(const struct member *m, struct layer *l, const struct
     long i, end;
     for (rondo_share(m, l->K * l->U, 1, &i, &end); i < end; i++) {
         long g = i / l->U, u = i % l->U;
-        bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
+        if (l->R)
+            bias_gradient(l, g, u, c->dbhh + g * l->H + u * BLOCK);
         bias_gradient(l, apart(l, g), u, c->dbih + g * l->H + u * BLOCK);
     }
     for (rondo_share(m, l->P * l->U, 1, &i, &end); i < end; i++)
@@ -432,7 +435,8 @@ static void bias_gradients(const struct member *m, struct layer *l, const struct
 static void recur_backward(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     const struct field f = field_of(l, m);
-    pack_gates_back(m, l, l->hidden_back, c->hh, l->H);
+    if (l->R)
+        pack_gates_back(m, l, l->hidden_back, c->hh, l->H);
     if (m->index == 0 && !l->in->compact)
         l->in->slots = c->ids;
     if (m->index == 0 && BF16) // only dx needs more than two steps of the rows
@@ -447,8 +451,8 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
     rondo_team_meet(m);
     for (long t = l->T - 1; t >= 0; t--)
         step_backward(m, &f, l, t, c);
-    long through = l->K - l->before;
-    for (struct strip s = {0, f.u, f.b, f.be - f.b}; c->dh0 && s.u < f.ue; s.u++)
+    long through = l->R - l->before;
+    for (struct strip s = {0, f.u, f.b, f.be - f.b}; through && c->dh0 && s.u < f.ue; s.u++)
         recurrent_gradients(l, &s, 1, carried(l, l->dh, &s), 0, through);
     if (c->dh0)
         save_blocks(l, &f, c->dh0, l->B, l->dh);

@@ -89,12 +89,16 @@ func (l *refLayer[F]) forward(w refWeights[F], in refInput[F], state refState[F]
 	for t := range l.T {
 		before, after := l.h[t*state0:(t+1)*state0], l.h[(t+1)*state0:(t+2)*state0]
 		clear(l.rec)
-		addRow(l.rec, w.biasHH)
-		sums := wide // the recurrent side's sums that multiply h itself
+		if len(w.biasHH) > 0 {
+			addRow(l.rec, w.biasHH)
+		}
+		sums := l.Cell.HiddenGates() * l.H // the recurrent side's sums that multiply h itself
 		if l.Cell.ResetsBefore() {
 			sums -= l.H
 		}
-		l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
+		if sums > 0 {
+			l.rows.timesTransposed(l.B, sums, l.H, before, l.H, w.hh, l.rec, wide)
+		}
 		act := l.act[t*l.B*wide : (t+1)*l.B*wide]
 		l.step(t, w, act, before, after)
 		in.ended(t, l.H, func(from, to int) {
@@ -151,11 +155,13 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 		at := t * l.B * wide
 		l.backstep(t, at, w, dw)
 		drec := l.drec[at : at+l.B*wide]
-		k := wide // as sums in forward
+		k := l.Cell.HiddenGates() * l.H // as sums in forward
 		if l.Cell.ResetsBefore() {
 			k -= l.H
 		}
-		l.rows.times(l.B, l.H, k, drec, wide, w.hh, l.dhNew)
+		if k > 0 {
+			l.rows.times(l.B, l.H, k, drec, wide, w.hh, l.dhNew)
+		}
 		in.ended(t, l.H, func(from, to int) {
 			copy(l.dhNew[from:to], l.kept[from:])
 			copy(l.dc[from:to], l.kept[state+from:])
@@ -169,7 +175,7 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 	l.inputWeights(in, dw.ih)
 	told(1, 0)
-	for g := range l.k {
+	for g := range l.Cell.HiddenGates() {
 		if g > 0 {
 			told(1, g*l.H)
 		}

@@ -70,7 +70,7 @@ type recurrent struct {
 	loop      loop
 	memory    unsafe.Pointer // the tape's
 	tape      tape
-	biases    unsafe.Pointer // b_ih + b_hh: [K*H]; nil for GRU
+	biases    unsafe.Pointer // b_ih + b_hh: [K*H]; nil for GRU, and where there is no b_hh
 	tokens    *staged        // token ids; nil before the first Forward with ids
 	order     *staged        // the rows of every token; nil before the first Backward with ids
 	lengths   *staged        // of the rows; nil before the first Forward with lengths
@@ -138,7 +138,7 @@ func (r *recurrent) parts() []part {
 	if n := s.Cell.Kept(); n > 0 {
 		parts = append(parts, part{&r.tape.q, 4 * n * rows * s.H})
 	}
-	if s.Cell != compute.GRU {
+	if s.Cell != compute.GRU && s.Cell.HiddenGates() > 0 {
 		parts = append(parts, part{&r.biases, 4 * r.wide})
 	}
 	return parts

@@ -181,6 +181,9 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
+	if s.Cell.HiddenGates() == 0 {
+		biases.also, biases.same = nil, 0
+	}
 	if s.Cell == compute.GRU {
 		biases.same = 2 * s.H
 		columnSums(&d.memory, summed{out: at(dw.BiasHH[biases.same:])}, r.tape.q, rows, s.H)
@@ -207,6 +210,9 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 func (r *recurrent) hiddenGradient(dhh []float32, copies halves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
+	if s.Cell.HiddenGates() == 0 {
+		return
+	}
 	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
 		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
 		copies = halves{}

@@ -80,6 +80,7 @@ func (l *steps) parts(inference, hold bool) []part {
 		}
 	}
 	g := &d.gemm
+	hold = hold && l.Cell.HiddenGates() > 0
 	if o := g.forward(); !hold || o != operandBF16 && o != operandFP16 || !g.byLibrary(o) ||
 		!inference && !g.byLibrary(g.backward()) {
 		return parts
@@ -93,7 +94,7 @@ func (l *steps) rows() int {
 	if l.Cell.ResetsBefore() {
 		return l.wide - l.H
 	}
-	return l.wide
+	return l.Cell.HiddenGates() * l.H
 }
 
 // tryHeld asks cuBLAS for every product that the steps will want of 16 bits, whatever is in them by
@@ -203,7 +204,9 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 	rows := l.rows()
 	for step := range l.T {
 		now, after := l.at(t, step)
-		l.times(o, true, rows, l.H, now.h, held.x, hh, 0, 0, l.rec)
+		if rows > 0 {
+			l.times(o, true, rows, l.H, now.h, held.x, hh, 0, 0, l.rec)
+		}
 		switch l.Cell {
 		case compute.LSTM, compute.LSTMCoupled, compute.LSTMNoForget:
 			l.step("cell_lstm_forward", o, memoryOf(now.act, l.rec, biasHH, now.cell, after.c,
@@ -221,6 +224,8 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 			l.times(o, true, l.H, l.H, now.q, held.second, hh, rows, 0, l.rec)
 			l.step("cell_candidate_forward", o,
 				memoryOf(now.act, l.rec, biasHH, now.h, after.h, held.x), gates)
+		case compute.MinGRU:
+			l.step("cell_min_forward", o, memoryOf(now.act, now.h, after.h))
 		case compute.Leaky, compute.LeakyLearned:
 			l.step("cell_leaky_forward", o, memoryOf(now.act, l.rec, biasHH, t.peephole, now.h,
 				after.h, held.x), l.leak())
@@ -291,6 +296,8 @@ func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, ste
 		l.times(o, false, l.H, l.H, l.dn, held.second, hh, l.rows(), 0, l.drh)
 		l.step("cell_reset_backward", o,
 			memoryOf(now.act, dz, l.rec, held.x, l.drh, now.h, to.h), gates)
+	case compute.MinGRU:
+		l.step("cell_min_backward", o, memoryOf(now.act, now.h, dy, later.h, to.h))
 	case compute.Leaky, compute.LeakyLearned:
 		l.step("cell_leaky_backward", o, memoryOf(now.act, t.peephole, now.h, now.q, dy, later.h,
 			to.h, held.x), l.leak())
@@ -312,6 +319,9 @@ func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 		from, beta = l.rec, 1
 	case l.Cell.Leaks():
 		beta = 1
+	}
+	if width == 0 {
+		return // to.h has all of it
 	}
 	l.times(l.device.gemm.backward(), false, l.H, width, from, l.held.x, hh, 0, beta, dh)
 }

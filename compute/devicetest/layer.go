@@ -32,9 +32,10 @@ func newLayerProblem(s compute.RecurrentShape, dense, behind bool,
 	k, state := s.Cell.Gates()*s.H, s.B*s.H
 	size := 0.6 / math.Sqrt(float64(s.H))
 	draw := func(n int) []float64 { return normal(random, n, 0.6) }
+	hidden := s.Cell.HiddenGates() * s.H
 	p := &layerProblem{name: fmt.Sprintf("%+v dense=%t behind=%t", s, dense, behind), shape: s,
-		ih: normal(random, k*s.D, size), hh: normal(random, k*s.H, size),
-		biasIH: normal(random, k, size), biasHH: normal(random, k, size),
+		ih: normal(random, k*s.D, size), hh: normal(random, hidden*s.H, size),
+		biasIH: normal(random, k, size), biasHH: normal(random, hidden, size),
 		h: draw(state), dy: draw(s.T * state), gradientFromBehind: behind,
 		doutH: make([]float64, state)}
 	if n := s.Cell.Peepholes() * s.H; n > 0 {
@@ -111,7 +112,8 @@ func layerProblems(random *rand.Rand, trials int,
 func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	s, t := p.shape, newTape(precision)
 	wide := s.Cell.Gates() * s.H
-	w := cellWeights{hh: given(p.hh, wide, s.H), biasHH: given(p.biasHH, 1, wide),
+	hidden := s.Cell.HiddenGates() * s.H
+	w := cellWeights{hh: given(p.hh, hidden, s.H), biasHH: given(p.biasHH, 1, hidden),
 		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H)}
 	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
 	if s.Cell == compute.Leaky {
@@ -169,6 +171,9 @@ func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, 
 	H := h.cols
 	gate := func(x *value, k int) *value { return t.columns(x, k*H, H) }
 	mix := func(z, n *value) *value { return t.add(n, t.times(z, t.add(h, n, -1)), 1) }
+	if cell == compute.MinGRU {
+		return t.add(h, t.times(t.sigmoid(gate(in, 0)), t.add(gate(in, 1), h, -1)), 1), c
+	}
 	if last := cell.Gates() - 1; cell.ResetsBefore() {
 		rec := t.add(t.product(h, w.hh.part(0, last*H)), t.columns(w.biasHH, 0, last*H), 1)
 		r := t.sigmoid(t.add(gate(in, 0), gate(rec, 0), 1))
@@ -306,8 +311,14 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 	out, dstate, y := p.likeState(dev), p.likeState(dev), junk(dev, len(p.dy))
 	dw, dx := p.likeWeights(dev), junk(dev, len(p.x))
 	c := results{dev: dev, problem: p.name}
-	names := []string{"dIH", "dHH", "dBiasIH", "dBiasHH", "dPeephole"}[:p.shape.Cell.Tensors()]
-	tensors := [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH, dw.Peephole}[:len(names)]
+	var names []string
+	var tensors [][]float32
+	for i, x := range [][]float32{dw.IH, dw.HH, dw.BiasIH, dw.BiasHH, dw.Peephole} {
+		if len(x) > 0 {
+			names = append(names, []string{"dIH", "dHH", "dBiasIH", "dBiasHH", "dPeephole"}[i])
+			tensors = append(tensors, x)
+		}
+	}
 	heard := make([][]float32, len(tensors))
 	hear := func(i, end int) {
 		part := tensors[i][len(heard[i]):end]

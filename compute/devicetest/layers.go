@@ -93,9 +93,13 @@ func testLayerNaN(r *rig) {
 		s := compute.RecurrentShape{Cell: cell, T: 3, B: 2, D: 3, H: 5}
 		for _, dense := range []bool{false, true} {
 			p := newLayerProblem(s, dense, false, r.random)
-			p.hh[r.random.IntN(len(p.hh))] = math.NaN()
+			weights, gradient := p.hh, "dHH"
+			if len(weights) == 0 {
+				weights, gradient = p.biasIH, "dBiasIH"
+			}
+			weights[r.random.IntN(len(weights))] = math.NaN()
 			for _, got := range p.run(r.dev) {
-				if got.Tensor != "y" && got.Tensor != "dHH" {
+				if got.Tensor != "y" && got.Tensor != gradient {
 					continue
 				}
 				if finite(got.Values) {

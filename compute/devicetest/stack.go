@@ -84,9 +84,14 @@ func randomStack(dev compute.Device, random *rand.Rand, cell compute.Cell, layer
 			width = first(E, V)
 		}
 		draw(fmt.Sprintf("rnn.weight_ih_l%d", l), wide*width)
-		draw(fmt.Sprintf("rnn.weight_hh_l%d", l), wide*H)
+		hidden := cell.HiddenGates() * H
+		if hidden > 0 {
+			draw(fmt.Sprintf("rnn.weight_hh_l%d", l), hidden*H)
+		}
 		draw(fmt.Sprintf("rnn.bias_ih_l%d", l), wide)
-		draw(fmt.Sprintf("rnn.bias_hh_l%d", l), wide)
+		if hidden > 0 {
+			draw(fmt.Sprintf("rnn.bias_hh_l%d", l), hidden)
+		}
 		if n := cell.Peepholes() * H; n > 0 {
 			draw(fmt.Sprintf("rnn.%s_l%d", cell.Elementwise(), l), n)
 		}

@@ -42,6 +42,11 @@ def leaky_learned(a, h, c, u, d, p):
     return (1 - sigmoid(p)) * h + sigmoid(p) * tanh(a + h @ u.T + d), c
 
 
+def min_gru(a, h, c, u, d, p):
+    z, n = a.chunk(2, -1)
+    return (1 - sigmoid(z)) * h + sigmoid(z) * n, c
+
+
 CELLS = {  # gates, peepholes, step
     "lstm-peephole": (4, 3, peephole),
     "lstm-coupled": (3, 0, coupled),
@@ -49,6 +54,7 @@ CELLS = {  # gates, peepholes, step
     "mgu": (2, 0, mgu),
     "leaky": (1, 0, leaky),
     "leaky-learned": (1, 1, leaky_learned),
+    "min-gru": (2, 0, min_gru),
 }
 
 
@@ -57,11 +63,12 @@ class Layers(nn.Module):
         super().__init__()
         self.hidden, self.layers = hidden, layers
         gates, peepholes, self.step = CELLS[cell]
+        hidden_gates = 0 if cell == "min-gru" else gates  # of W_hh and b_hh
         self.elementwise = "weight_leak" if cell == "leaky-learned" else "weight_peephole"
         for k in range(layers):
             shapes = {"weight_ih": (gates * hidden, hidden if k else width),
-                      "weight_hh": (gates * hidden, hidden), "bias_ih": (gates * hidden,),
-                      "bias_hh": (gates * hidden,), self.elementwise: (peepholes * hidden,)}
+                      "weight_hh": (hidden_gates * hidden, hidden), "bias_ih": (gates * hidden,),
+                      "bias_hh": (hidden_gates * hidden,), self.elementwise: (peepholes * hidden,)}
             for name, shape in shapes.items():
                 if shape[0] > 0:
                     bound = hidden**-0.5

@@ -3,6 +3,63 @@
 
 namespace cells {
 
+template <int W>
+DEVICE void min_step(float *act, const float *before, float *after, int B, int H)
+{
+    const place p = placed<W>(B, H);
+    if (!p.inside)
+        return;
+    act += (int64_t)p.lane * 2 * H + p.unit;
+    values<W> z = load<W>(act), n = load<W>(act + H), h = load<W>(before + p.state);
+    for (int k = 0; k < W; k++) {
+        z.at[k] = sigmoid(z.at[k]);
+        h.at[k] += z.at[k] * (n.at[k] - h.at[k]);
+    }
+    store(act, z);
+    store(after + p.state, h);
+}
+
+// h' = (1-z) h + z n, from the input's sums alone; z, in act. 20 bytes a unit.
+KERNEL_BOUNDS(cell_min_forward, kBlock, 4, float *act, const float *before, float *after, int B,
+              int H, int, int wide)
+{
+    if (wide)
+        min_step<4>(act, before, after, B, H);
+    else
+        min_step<1>(act, before, after, B, H);
+}
+
+template <int W>
+DEVICE void min_backstep(float *act, const float *before, const float *dy, const float *later,
+                         float *dh, int B, int H)
+{
+    const place p = placed<W>(B, H);
+    if (!p.inside)
+        return;
+    act += (int64_t)p.lane * 2 * H + p.unit;
+    values<W> z = load<W>(act), n = load<W>(act + H), h = load<W>(before + p.state);
+    values<W> d = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
+    for (int k = 0; k < W; k++) {
+        const float gate = z.at[k], dn = d.at[k] * gate;
+        z.at[k] = dn * (n.at[k] - h.at[k]) * (1 - gate);
+        n.at[k] = dn;
+        d.at[k] *= 1 - gate;
+    }
+    store(act, z);
+    store(act + H, n);
+    store(dh + p.state, d);
+}
+
+// The gradient of the sums, in act, and of h, in dh, which may be where later is. 32 bytes a unit.
+KERNEL_BOUNDS(cell_min_backward, kBlock, 4, float *act, const float *before, const float *dy,
+              const float *later, float *dh, int B, int H, int, int wide)
+{
+    if (wide)
+        min_backstep<4>(act, before, dy, later, dh, B, H);
+    else
+        min_backstep<1>(act, before, dy, later, dh, B, H);
+}
+
 // A leaky unit's share of a step: p's, of the layer's units from p.unit on, or the same for all.
 template <int W> DEVICE values<W> leak_of(const float *p, float leak, int unit)
 {
