@@ -46,8 +46,9 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     long k = gates[s->cell] * s->H, n = s->T * s->B, state = s->B * s->H;
     int lstm = states[s->cell] == 2;
     float size = 1 / sqrtf((float)s->H);
-    float *ih = values(&b, k * s->D, size), *hh = values(&b, k * s->H, size);
-    float *bih = values(&b, k, size), *bhh = values(&b, k, size);
+    int fed = s->cell == MIN_GRU; // no gate reads the state before: no weights of it
+    float *ih = values(&b, k * s->D, size), *hh = fed ? 0 : values(&b, k * s->H, size);
+    float *bih = values(&b, k, size), *bhh = fed ? 0 : values(&b, k, size);
     long holes = peepholes[s->cell] * s->H;
     float *peephole = holes ? values(&b, holes, size) : 0;
     float *dpeephole = holes ? output(&b, holes) : 0;
@@ -57,8 +58,8 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
     float *h0 = values(&b, state, 1), *c0 = lstm ? values(&b, state, 1) : 0;
     float *y = output(&b, n * s->H), *h = output(&b, state), *c = lstm ? output(&b, state) : 0;
     float *dy = values(&b, n * s->H, 1);
-    float *dih = output(&b, k * s->D), *dhh = output(&b, k * s->H);
-    float *dbih = output(&b, k), *dbhh = output(&b, k);
+    float *dih = output(&b, k * s->D), *dhh = fed ? 0 : output(&b, k * s->H);
+    float *dbih = output(&b, k), *dbhh = fed ? 0 : output(&b, k);
     float *dh = 0, *dc = 0, *dx = 0, *dh0 = 0, *dc0 = 0;
     if (s->optional) {
         dh = values(&b, state, 1);
@@ -67,7 +68,8 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
         dc0 = lstm ? output(&b, state) : 0;
         dx = s->dense ? output(&b, n * s->D) : 0;
     }
-    struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0, 0, 0);
+    struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0.25f,
+                                      0, 0, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
         rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
                             c0, y, h, c);
@@ -76,7 +78,7 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
                                  dih, dhh, dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
-    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 1, 0, 0);
+    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0.25f, 1, 0, 0);
     rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
                         c0, y, h0, c0);
     rondo_layer_free(l);
