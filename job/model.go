@@ -191,6 +191,21 @@ func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) err
 	return nil
 }
 
+// SavedDigest reads a checkpoint's parameters and returns their train.Digest. Each tensor begins at
+// a multiple of model.Alignment; zeros are between them.
+func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) {
+	tensors, err := c.ReadAll(ctx, ModelFile)
+	if err != nil {
+		return 0, err
+	}
+	var params []float32
+	for _, t := range tensors {
+		params = append(params, t.Data...)
+		params = append(params, make([]float32, -len(params)&(model.Alignment-1))...)
+	}
+	return train.Digest(params, c.Step), nil
+}
+
 // read reads the parameters into the device, through host memory if the device has its own.
 func (t *Trained) read(ctx context.Context, c *checkpoint.Checkpoint) (err error) {
 	defer compute.Catch(&err)

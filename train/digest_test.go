@@ -69,3 +69,42 @@ func TestSnapshotsHaveTheDigestOfTheirStep(t *testing.T) {
 		}
 	}
 }
+
+// A snapshot's digest is of the copy that is saved, so that a wrong copy has another one than its
+// step's commit.
+func TestSnapshotsHaveTheDigestOfTheirCopy(t *testing.T) {
+	var dev *wrongCopy
+	j := newJob(1)
+	j.config.Steps, j.config.HostMemory, j.model.GradientTail = 1, false, 0
+	j.device = func(_ int, d compute.Device) compute.Device {
+		dev = &wrongCopy{Device: d}
+		return dev
+	}
+	j.prepare = func(_ int, trainer *Trainer) {
+		for _, wrong := range []bool{false, true} {
+			s, err := trainer.snapshot(trainer.progress)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if (s.Digest != trainer.Digest()) != wrong {
+				t.Errorf("the copy is wrong: %t, its digest %x, its step's %x", wrong, s.Digest,
+					trainer.Digest())
+			}
+			dev.copied = s.Params
+		}
+	}
+	j.mustRun(t)
+}
+
+// wrongCopy is a device that downloads one bit wrong, to one place.
+type wrongCopy struct {
+	compute.Device
+	copied []float32
+}
+
+func (d *wrongCopy) Download(dst, src []float32) {
+	d.Device.Download(dst, src)
+	if d.copied != nil && &dst[0] == &d.copied[0] {
+		dst[0] = math.Float32frombits(math.Float32bits(dst[0]) ^ 1)
+	}
+}

@@ -29,13 +29,17 @@ const (
 // steps alone picks the part: it begins at a multiple of the golden ratio, so the parts of
 // successive steps, or rounds, spread evenly. Any rank, or a checkpoint, that has the parameters of
 // that step gets the same digest. It must be called between steps.
-func (c *core) Digest() uint64 {
+func (c *core) Digest() uint64 { return digest(c.memory, c.task.Params(), c.progress.Step) }
+
+// Digest returns Trainer.Digest after a step, of parameters in host memory, padding included.
+func Digest(params []float32, step int64) uint64 { return digest(agree.Memory{}, params, step) }
+
+func digest(memory agree.Memory, x []float32, step int64) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // the fraction of the golden ratio, times 2^64
-	x := c.task.Params()
 	n := min(len(x), max(leastDigestPart, min(mostDigestPart, len(x)/digestParts)))
-	first, _ := bits.Mul64(uint64(c.progress.Step)*golden, uint64(len(x)))
+	first, _ := bits.Mul64(uint64(step)*golden, uint64(len(x)))
 	head := x[first:min(int(first)+n, len(x))]
-	return c.memory.Digest([][]float32{head, x[:n-len(head)]})
+	return memory.Digest([][]float32{head, x[:n-len(head)]})
 }
 
 // rollCaller lets the ranks compare their tensors and speed between steps.
