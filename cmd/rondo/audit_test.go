@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,7 +157,8 @@ func TestAuditOfCheckpoints(t *testing.T) {
 	}
 	save := func(step int64, params []float32, digest uint64) {
 		t.Helper()
-		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Files: []checkpoint.File{{
+		training := fmt.Appendf(nil, `{"commits":%d}`, step)
+		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Training: training, Files: []checkpoint.File{{
 			Name: job.ModelFile, Tensors: []checkpoint.Tensor{{Name: "output.bias",
 				Shape: []int{len(params)}, Data: params}}}}}
 		if _, err := store.Save(t.Context(), snapshot); err != nil {
