@@ -74,8 +74,9 @@ func (s Skip) String() string {
 // State is a stored state of the job: a checkpoint.
 type State struct {
 	Step   int64
-	Digest uint64 // see Commit; 0: not known
+	Digest uint64 // of its parameters: see Commit; 0: not known
 	Path   string // for findings
+	Damage string // not empty: the state is damaged in this way, which is a finding
 }
 
 // Sound reports whether there are no findings.
@@ -343,6 +344,8 @@ func (p *prover) proveStates(states []State) {
 			return r.counted < s.Step && s.Step <= r.until
 		})
 		switch {
+		case s.Damage != "":
+			p.find("%s", s.Damage)
 		case s.Step < p.report.First:
 			continue // the logs begin later
 		case i < 0:

@@ -8,8 +8,8 @@ import (
 	"rondo/compute"
 )
 
-// alignment is the alignment of every view: 16 floats, 64 bytes, a cache line.
-const alignment = 16
+// Alignment is the alignment of every view in floats: 64 bytes, a cache line.
+const Alignment = 16
 
 // View is a tensor's place in the flat parameters and in the flat gradients.
 type View struct {
@@ -277,7 +277,7 @@ func recurrentWeights(views []View, flat []float32) compute.RecurrentWeights {
 }
 
 // roundUp rounds n up to a multiple of the alignment.
-func roundUp(n int) int { return (n + alignment - 1) / alignment * alignment }
+func roundUp(n int) int { return (n + Alignment - 1) / Alignment * Alignment }
 
 // LookupWeight names the tensor in which tokens are looked up: the embedding, by row, or with
 // one-hot input the first layer's input weights, by column.

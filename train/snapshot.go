@@ -23,7 +23,7 @@ type Saver interface {
 // Snapshot is a job between two steps: everything that the next step depends on, but the data.
 type Snapshot struct {
 	Progress Progress
-	Digest   uint64 // Trainer.Digest at its step
+	Digest   uint64 // Digest of Params at its step
 	// Views gives each tensor's place in Params and in each slot's Data.
 	Views  []compute.Tensor
 	Params []float32
@@ -129,7 +129,7 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 		k.dev.Download(s.Params, k.task.Params())
 		copy(s.Lanes, lanes)
 	}
-	s.Progress, s.Digest = progress, k.Digest()
+	s.Progress, s.Digest = progress, Digest(s.Params, progress.Commits)
 	slots, err := k.slots.Host()
 	if err != nil {
 		return nil, err

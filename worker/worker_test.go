@@ -12,8 +12,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"rondo/checkpoint"
 	"rondo/cluster/meet"
 	"rondo/coordinator"
+	"rondo/job"
 	"rondo/job/jobspec"
 	"rondo/local"
 	rondov1 "rondo/proto/rondo/v1"
@@ -106,6 +108,16 @@ func TestAJobLeavesNothingBehind(t *testing.T) {
 	}
 	if steps != 10 || last.GetDone().GetStep() != 10 {
 		t.Errorf("%d steps, last event %v", steps, last)
+	}
+	store, saved, err := checkpoint.Resolve(t.Context(), spec.CheckpointDir, checkpoint.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest, err := job.SavedDigest(t.Context(), saved); err != nil || digest != saved.Digest {
+		t.Errorf("the parameters have digest %x, the manifest %x, %v", digest, saved.Digest, err)
+	}
+	if err := store.Close(); err != nil {
+		t.Error(err)
 	}
 	goleak.VerifyNone(t, before)
 }

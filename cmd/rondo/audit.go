@@ -109,7 +109,7 @@ func proveLogs(
 	return report, nil
 }
 
-// savedStates lists the checkpoints of a folder. It fails if one is damaged.
+// savedStates reads the checkpoints of a folder.
 func savedStates(ctx context.Context, folder string) (states []audit.State, err error) {
 	store, err := checkpoint.Open(ctx, folder, checkpoint.Config{OpenBucket: bucket.Open})
 	if err != nil {
@@ -120,14 +120,57 @@ func savedStates(ctx context.Context, folder string) (states []audit.State, err 
 	if err == nil && len(steps) == 0 {
 		err = app.Usagef("--checkpoint-dir: %w in %s", checkpoint.ErrNone, folder)
 	}
+	if err != nil {
+		return nil, err
+	}
+	return statesOf(ctx, store, steps)
+}
+
+// statesOf reads the checkpoints of some steps, the damaged ones too. It passes over those that
+// have been deleted meanwhile.
+func statesOf(
+	ctx context.Context, store *checkpoint.Store, steps []int64,
+) ([]audit.State, error) {
+	var states []audit.State
 	for _, step := range steps {
-		saved, err := store.Load(ctx, step)
-		if err != nil {
+		state, err := savedState(ctx, store, step)
+		var damage *checkpoint.DamageError
+		if errors.As(err, &damage) {
+			state = audit.State{Step: step, Path: damage.Path, Damage: damage.Error()}
+			// One that is being deleted looks damaged until its manifest is gone.
+			if _, gone := store.Load(ctx, step); errors.Is(gone, checkpoint.ErrNone) {
+				err = gone
+			}
+		} else if err != nil && !errors.Is(err, checkpoint.ErrNone) {
 			return nil, err
 		}
-		states = append(states, audit.State{Step: step, Digest: saved.Digest, Path: saved.Path})
+		if !errors.Is(err, checkpoint.ErrNone) {
+			states = append(states, state)
+		}
 	}
-	return states, err
+	return states, nil
+}
+
+// savedState reads a checkpoint's parameters.
+func savedState(
+	ctx context.Context, store *checkpoint.Store, step int64,
+) (state audit.State, err error) {
+	saved, err := store.Load(ctx, step)
+	if err != nil {
+		return state, err
+	}
+	state = audit.State{Step: step, Path: saved.Path}
+	if saved.Digest == 0 { // an older version saved it
+		return state, nil
+	}
+	if state.Digest, err = job.SavedDigest(ctx, saved); err != nil {
+		return state, err
+	}
+	if state.Digest != saved.Digest {
+		state.Damage = fmt.Sprintf("%s in %s has parameters of digest %d, and its manifest says %d",
+			job.ModelFile, saved.Path, state.Digest, saved.Digest)
+	}
+	return state, nil
 }
 
 // showProof prints a report. A failed proof also returns an error of one line.

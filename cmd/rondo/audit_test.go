@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +14,9 @@ import (
 	"rondo/checkpoint"
 	"rondo/corpus"
 	"rondo/internal/app"
+	"rondo/job"
+	"rondo/model"
+	"rondo/train"
 )
 
 // logged writes a job's logs: two workers, a ring that broke in its third step, and the ring after
@@ -45,7 +50,7 @@ func logged(t *testing.T) (dir, text string) {
 	ring := func(generation uint64, from, to, committed int64) {
 		for _, l := range logs {
 			check(l.Ring(audit.Ring{Run: 1, Generation: generation, From: from,
-				Digest: uint64(from) + 7, World: 2,
+				Digest: train.Digest(parameters(from), from), World: 2,
 				Batches: batches}))
 		}
 		for step := from + 1; step <= to; step++ {
@@ -55,7 +60,8 @@ func logged(t *testing.T) (dir, text string) {
 					make([]int32, len(inputs))))
 				check(l.Intend(step, 0, rank*lanes/2, lanes/2, inputs))
 				if step <= committed {
-					check(l.Commit(audit.Commit{Step: step, Digest: uint64(step) + 7}))
+					check(l.Commit(audit.Commit{Step: step,
+						Digest: train.Digest(parameters(step), step)}))
 				}
 			}
 		}
@@ -66,6 +72,11 @@ func logged(t *testing.T) (dir, text string) {
 		check(l.Close())
 	}
 	return dir, text
+}
+
+// parameters are those that the logs of logged have after a step.
+func parameters(step int64) []float32 {
+	return slices.Repeat([]float32{float32(step)}, model.Alignment)
 }
 
 // rondo runs a command line.
@@ -144,25 +155,50 @@ func TestAuditOfCheckpoints(t *testing.T) {
 	if code != 2 || !strings.Contains(complaint, "--checkpoint-dir: no checkpoint in "+folder) {
 		t.Errorf("an empty folder: exit code %d, %s", code, complaint)
 	}
-	for _, c := range []struct {
-		step   int64
-		digest uint64
-		code   int
-		want   string
-	}{
-		{2, 9, 0, "\n1 checkpoints have the parameters of their steps\n"},
-		{5, 12, 0, "\n2 checkpoints have the parameters of their steps\n"},
-		{3, 12, 1, "step-00000003 has other parameters than the ring of generation 2 had after " +
-			"step 3\n"},
-	} {
-		snapshot := checkpoint.Snapshot{Step: c.step, Digest: c.digest}
+	save := func(step int64, params []float32, digest uint64) {
+		t.Helper()
+		training := fmt.Appendf(nil, `{"commits":%d}`, step)
+		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Training: training, Files: []checkpoint.File{{
+			Name: job.ModelFile, Tensors: []checkpoint.Tensor{{Name: "output.bias",
+				Shape: []int{len(params)}, Data: params}}}}}
 		if _, err := store.Save(t.Context(), snapshot); err != nil {
 			t.Fatal(err)
 		}
+	}
+	want := func(what string, wantCode int, want string) {
+		t.Helper()
 		code, out, complaint := rondo(t, "audit", dir, "--checkpoint-dir", folder)
-		if code != c.code || !strings.Contains(out, c.want) {
-			t.Errorf("step %d: exit code %d, %q %s", c.step, code, out, complaint)
+		if code != wantCode || !strings.Contains(out, want) {
+			t.Errorf("%s: exit code %d, %q %s", what, code, out, complaint)
 		}
+	}
+	digest := func(step int64) uint64 { return train.Digest(parameters(step), step) }
+	save(2, parameters(2), digest(2))
+	want("step 2", 0, "\n1 checkpoints have the parameters of their steps\n")
+	save(5, parameters(5), digest(5))
+	want("step 5", 0, "\n2 checkpoints have the parameters of their steps\n")
+	save(4, parameters(2), digest(4))
+	want("another file than the manifest says", 1, "step-00000004 has parameters of digest ")
+	save(4, parameters(4), digest(4))
+	save(3, parameters(5), train.Digest(parameters(5), 3))
+	want("the parameters of step 5", 1, "step-00000003 has other parameters than the ring of "+
+		"generation 2 had after step 3\n")
+	save(3, parameters(3), digest(3))
+	want("all", 0, "\n4 checkpoints have the parameters of their steps\n")
+	damaged := filepath.Join(folder, "step-00000002", job.ModelFile)
+	content := []byte(mustRead(t, damaged))
+	content[len(content)-1] ^= 1
+	if err := os.WriteFile(damaged, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want("an altered file", 1, "step-00000002 was altered: SHA-256")
+	if err := os.Truncate(damaged, 20); err != nil {
+		t.Fatal(err)
+	}
+	want("a truncated file", 1, "step-00000002 is truncated: 20 bytes")
+	states, err := statesOf(t.Context(), store, []int64{1, 2, 3})
+	if err != nil || len(states) != 2 || states[0].Damage == "" || states[1].Digest != digest(3) {
+		t.Errorf("step 1 was deleted, 2 is damaged: %+v, %v", states, err)
 	}
 }
 
