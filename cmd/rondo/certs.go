@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,9 +19,9 @@ func certsCommand() *cobra.Command {
 		Short: "Make certificates for --tls of the processes of jobs on several machines",
 		Long: "Writes a folder for --tls of rondo train, worker, coordinator, observe and etcd.\n" +
 			"Each process shows a certificate of its job and role from it: jobs/JOB/worker,\n" +
-			"coordinator, observer or user, or etcd and peer. Copy the folder to each machine\n" +
-			"without the files ca.key; a machine of workers alone needs no more than\n" +
-			"jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
+			"coordinator, observer or user, or etcd and peer. Machines of etcd and coordinators\n" +
+			"need the folder without the files ca.key; a machine of workers alone needs no more\n" +
+			"than jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
 			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
 			"read changed files again without a restart.\n\n" +
 			"Whoever has a tls.key may do in that job what its role does.",
@@ -29,18 +30,21 @@ func certsCommand() *cobra.Command {
 		"used, and certificates of jobs that are there are renewed")
 	c.Flags().StringSliceVar(&order.Hosts, "hosts", nil, "names and IP addresses of all machines, "+
 		"as --etcd and --peers name them")
-	c.Flags().StringSliceVar(&order.Jobs, "job", []string{"rondo"}, "names of jobs")
-	c.Flags().StringVar(&order.Namespace, "namespace", "default", "namespace of the jobs: "+
-		"processes of another one are refused")
+	c.Flags().StringSliceVar(&order.Jobs, "job", nil, "names of jobs; none: those of "+
+		"the folder, or else rondo")
+	c.Flags().StringVar(&order.Namespace, "namespace", "", "namespace of the jobs: "+
+		"processes of another one are refused; empty: that of the folder's jobs, or else default")
 	app.Require(c, "hosts")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		until, err := certs.Issue(dir, order, time.Now())
 		if err != nil {
-			return app.Usagef("--dir: %w", err)
+			return app.Usage(err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without its files %s, to each machine, "+
-			"and give its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,
-			until.Format(time.DateOnly))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid until %s; copy them for --tls %s:\n"+
+			"  of etcd and coordinators:  rsync -a --exclude %s %s HOST:\n"+
+			"  of workers alone:          rsync -a %s HOST:%s/\n", until.Format(time.DateOnly),
+			filepath.Base(dir), certs.AuthorityKeyFile, filepath.Clean(dir),
+			filepath.Join(dir, "jobs", "JOB", string(certs.Worker))+"/", filepath.Base(dir))
 		return err
 	}
 	return c

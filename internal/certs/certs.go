@@ -61,14 +61,16 @@ type Identity struct {
 	refused atomic.Pointer[error]
 }
 
-// Load reads the certificate of a process with a role in a job: from the folder itself or, if it
-// has none, from the process's folder in a tree that Issue has made. The error names the faulty
+// Load reads the certificate of a process with a role in a job: from the process's folder in a tree
+// that Issue has made or, if there is none, from the folder itself. The error names the faulty
 // file. An expired certificate is no error: it may be renewed at any time, and until then the peers
 // report it.
 func Load(folder, job string, role Role) (*Identity, error) {
-	i := &Identity{dir: folder, job: job, role: role}
-	if _, err := os.Stat(i.path(CertFile)); errors.Is(err, fs.ErrNotExist) {
-		i.dir = jobFolder(folder, job, role)
+	i := &Identity{dir: jobFolder(folder, job, role), job: job, role: role}
+	_, inTree := os.Stat(i.dir)
+	_, err := os.Stat(filepath.Join(folder, CertFile))
+	if errors.Is(inTree, fs.ErrNotExist) && err == nil {
+		i.dir = folder
 	}
 	if err := i.read(); err != nil {
 		return nil, fmt.Errorf("--tls %s: %w", folder, err)
@@ -185,15 +187,20 @@ func (i *Identity) Server(roles ...Role) *tls.Config {
 // Client returns the configuration of a client for connections that begin soon: it has the present
 // authority. serverName is the server's name; empty means the name or IP address in the address,
 // which the server's certificate must have. It must have one of the roles in the same job, too, if
-// there are any.
+// there are any. With neither, the server is etcd, whose certificate must be of no job's process.
 func (i *Identity) Client(serverName string, roles ...Role) *tls.Config {
 	_, trusted := i.newest()
 	return &tls.Config{
 		VerifyConnection: func(s tls.ConnectionState) error {
-			if len(roles) == 0 {
-				return nil
+			shown := s.PeerCertificates[0]
+			switch named := Processes(shown); {
+			case len(roles) > 0:
+				return i.admit(shown, roles)
+			case serverName == "" && len(named) > 0:
+				return fmt.Errorf("its certificate (%s) is for %v, and not for etcd",
+					shown.Subject, named)
 			}
-			return i.admit(s.PeerCertificates[0], roles)
+			return nil
 		},
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
