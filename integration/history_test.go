@@ -18,6 +18,7 @@ func TestEtcdLosesWrites(t *testing.T) {
 		{"Restored", false, false},
 		{"Emptied", true, false},
 		{"RestoredWithoutItsLeader", false, true},
+		{"EmptiedWithoutItsLeader", true, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
