@@ -12,10 +12,10 @@
 //
 // A ring line says that the worker has joined the ring of a generation. The ring starts after step
 // "from", with parameters of that digest. A digest is a function of the parameters and of the
-// number of completed steps, so equal states have equal digests, whoever computes them. "replayed",
-// if it is there, is the number of segments that were read again to compute lost states of lanes. A
-// second ring line of the same generation says that all workers start again together, from a
-// checkpoint or from their current state.
+// number of completed steps, or rounds, so equal states have equal digests, whoever computes them.
+// "replayed", if it is there, is the number of segments that were read again to compute lost states
+// of lanes. A second ring line of the same generation says that all workers start again together,
+// from a checkpoint or from their current state.
 //
 // A read line says that the worker is about to take a step. "first" is its first lane, and
 // "offsets" has one entry per lane: the position in the text of the lane's segment. A worker that
@@ -58,8 +58,8 @@
 //
 // A digest reads a part of the parameters, which changes from step to step (train.Trainer.Digest).
 // An update by another gradient changes nearly all of them, so it shows at once. A single wrong bit
-// shows when its part is read: within 34 steps if there are up to 2^19 parameters, later if there
-// are more.
+// shows when its part is read: within 34 steps, or rounds, if there are up to 2^19 parameters, and
+// later if there are more.
 //
 // The logs cannot show a history that was cut off at its end (the last lines of all logs, or the
 // only log of the last rings), nor steps done before logging began.

@@ -3,6 +3,7 @@ package job
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -194,6 +195,11 @@ func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) err
 // SavedDigest reads a checkpoint's parameters and returns their train.Digest. Each tensor begins at
 // a multiple of model.Alignment; zeros are between them.
 func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) {
+	var progress train.Progress
+	if err := json.Unmarshal(c.Training, &progress); err != nil {
+		return 0, &checkpoint.DamageError{File: "manifest.json", Path: c.Path,
+			Problem: fmt.Sprintf("has no training progress: %v", err)}
+	}
 	tensors, err := c.ReadAll(ctx, ModelFile)
 	if err != nil {
 		return 0, err
@@ -203,7 +209,7 @@ func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) 
 		params = append(params, t.Data...)
 		params = append(params, make([]float32, -len(params)&(model.Alignment-1))...)
 	}
-	return train.Digest(params, c.Step), nil
+	return train.Digest(params, progress.Commits), nil
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.

@@ -8,20 +8,26 @@ import (
 	"rondo/compute"
 )
 
-// One wrong bit anywhere changes a digest within 34 steps, and nothing else does.
+// One wrong bit anywhere changes a digest within 34 steps, or rounds, and nothing else does.
 func TestDigestReadsAllParameters(t *testing.T) {
-	const steps = 34 // see package audit
-	alone := func(t *testing.T, change func(params []float32)) (digests [steps]uint64, n int) {
-		j := textbook()
-		j.config.Steps = 1
+	digestReadsAll(t, Local{})
+	digestReadsAll(t, Local{Every: 55, Outer: OuterAverage})
+}
+
+func digestReadsAll(t *testing.T, local Local) {
+	t.Helper()
+	const units = 34 // see package audit
+	alone := func(t *testing.T, change func(params []float32)) (digests [units]uint64, n int) {
+		j := inRounds(textbook(), local)
+		j.config.Steps = units * max(1, local.Every)
 		j.prepare = func(_ int, trainer *Trainer) {
 			n = len(trainer.task.Params())
 			change(trainer.task.Params())
 			for i := range digests {
 				digests[i] = trainer.Digest()
-				trainer.progress.Step++
+				trainer.commit(trainer.unit.end(trainer.progress.Step), 1, false, tally{})
 			}
-			trainer.progress.Step = 1 // there is nothing to train
+			trainer.pending = false // there is nothing to train
 		}
 		var o outcome
 		if err := j.runRank(t.Context(), 0, nil, &o); err != nil {
@@ -34,12 +40,12 @@ func TestDigestReadsAllParameters(t *testing.T) {
 		t.Error("the same parameters have other digests")
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, at := range []int{0, n - 1, random.IntN(n), random.IntN(n), random.IntN(n)} {
+	for _, at := range []int{0, n / 2, n - 1, random.IntN(n), random.IntN(n), random.IntN(n)} {
 		got, _ := alone(t, func(params []float32) {
 			params[at] = math.Float32frombits(math.Float32bits(params[at]) ^ 1)
 		})
 		if got == want {
-			t.Errorf("a bit of parameter %d of %d is in no digest", at, n)
+			t.Errorf("%+v: a bit of parameter %d of %d is in no digest", local, at, n)
 		}
 	}
 }

@@ -11,6 +11,7 @@ type Progress struct {
 	Step    int64 `json:"step"`    // completed steps
 	Epoch   int64 `json:"epoch"`   // of the last step, from 1; 0 before the first
 	Updates int64 `json:"updates"` // updates of the parameters: steps that were not skipped
+	Commits int64 `json:"commits"` // completed rounds; without rounds, steps
 
 	// Held is the number of updates that the optimizer's second moment covers, once it is held. It
 	// stays held in later rings. 0: it takes in every gradient. See compute.Update.
@@ -76,7 +77,8 @@ func (p *Progress) validate(steps int64) error {
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
 		p.Plateau.Reductions >= 0
 	sums := p.Updates+p.Nonfinite == p.Step && p.NonfiniteRun <= p.Nonfinite &&
-		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates
+		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates &&
+		p.Commits >= 0 && p.Commits <= p.Step
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)
 	sums = sums && p.Validation.valid(p.Step)
 	if !counts || !sums || !finite {

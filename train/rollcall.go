@@ -25,19 +25,23 @@ const (
 	mostDigestPart  = 1 << 15
 )
 
-// Digest is a digest of a part of the parameters, the same on all ranks. The number of completed
-// steps alone picks the part: it begins at a multiple of the golden ratio, so the parts of
-// successive steps, or rounds, spread evenly. Any rank, or a checkpoint, that has the parameters of
-// that step gets the same digest. It must be called between steps.
-func (c *core) Digest() uint64 { return digest(c.memory, c.task.Params(), c.progress.Step) }
+// Digest is a digest of a part of the parameters, the same on all ranks. Progress.Commits alone
+// picks the part: it begins at a multiple of the golden ratio, so the parts of successive commits
+// spread evenly. Step numbers would not do: those of rounds may be far apart, and multiples of a
+// Fibonacci number pick nearly the same part. Any rank, or a checkpoint, that has the state gets
+// the same digest. It must be called between steps.
+func (c *core) Digest() uint64 { return digest(c.memory, c.task.Params(), c.progress.Commits) }
 
-// Digest returns Trainer.Digest after a step, of parameters in host memory, padding included.
-func Digest(params []float32, step int64) uint64 { return digest(agree.Memory{}, params, step) }
+// Digest returns Trainer.Digest after so many commits, of parameters in host memory, padding
+// included.
+func Digest(params []float32, commits int64) uint64 {
+	return digest(agree.Memory{}, params, commits)
+}
 
-func digest(memory agree.Memory, x []float32, step int64) uint64 {
+func digest(memory agree.Memory, x []float32, commits int64) uint64 {
 	const golden = 0x9e3779b97f4a7c15 // the fraction of the golden ratio, times 2^64
 	n := min(len(x), max(leastDigestPart, min(mostDigestPart, len(x)/digestParts)))
-	first, _ := bits.Mul64(uint64(step)*golden, uint64(len(x)))
+	first, _ := bits.Mul64(uint64(commits)*golden, uint64(len(x)))
 	head := x[first:min(int(first)+n, len(x))]
 	return memory.Digest([][]float32{head, x[:n-len(head)]})
 }

@@ -60,10 +60,13 @@ func TestRoundsOfOneWorker(t *testing.T) {
 					s.Progress.Loss = want.Progress.Loss
 					s.Progress.EpochLossSum = want.Progress.EpochLossSum
 					s.Progress.Plateau = want.Progress.Plateau
-					sameSnapshot(t, &s, want)
-					if n := int64(len(got.steps)); n != (50+every-1)/every {
-						t.Errorf("%d rounds of %d steps", n, every)
+					rounds := (50 + every - 1) / every
+					if n := int64(len(got.steps)); n != rounds || s.Progress.Commits != rounds {
+						t.Errorf("%d rounds of %d steps, %d commits", n, every,
+							s.Progress.Commits)
 					}
+					s.Progress.Commits = want.Progress.Commits
+					sameSnapshot(t, &s, want)
 				}
 			})
 		}

@@ -129,7 +129,7 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 		k.dev.Download(s.Params, k.task.Params())
 		copy(s.Lanes, lanes)
 	}
-	s.Progress, s.Digest = progress, Digest(s.Params, progress.Step)
+	s.Progress, s.Digest = progress, Digest(s.Params, progress.Commits)
 	slots, err := k.slots.Host()
 	if err != nil {
 		return nil, err

@@ -162,6 +162,7 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	if skipped {
 		t.progress.NonfiniteRun = run + 1
 	}
+	t.progress.Commits++
 	t.progress.Held = t.next.Held
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -156,9 +157,11 @@ func TestAuditOfCheckpoints(t *testing.T) {
 	}
 	save := func(step int64, params []float32, digest uint64) {
 		t.Helper()
-		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Files: []checkpoint.File{{
+		training := fmt.Appendf(nil, `{"commits":%d}`, step)
+		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Training: training}
+		snapshot.Files = []checkpoint.File{{
 			Name: job.ModelFile, Tensors: []checkpoint.Tensor{{Name: "output.bias",
-				Shape: []int{len(params)}, Data: params}}}}}
+				Shape: []int{len(params)}, Data: params}}}}
 		if _, err := store.Save(t.Context(), snapshot); err != nil {
 			t.Fatal(err)
 		}
