@@ -61,6 +61,11 @@
 // shows when its part is read: within 34 steps, or rounds, if there are up to 2^19 parameters, and
 // later if there are more.
 //
+// One wrong bit may never show: that of the worker whose parameters the others copy when a ring
+// starts, outside of the part that is read at "from". All workers have it from then on, so their
+// digests agree. The roll calls of the training read all parameters, but they too compare the
+// workers with each other. They find such a bit only before it is copied.
+//
 // The logs cannot show a history that was cut off at its end (the last lines of all logs, or the
 // only log of the last rings), nor steps done before logging began.
 //
