@@ -58,8 +58,8 @@
 //
 // A digest reads a part of the parameters, which changes from step to step (train.Trainer.Digest).
 // An update by another gradient changes nearly all of them, so it shows at once. A single wrong bit
-// shows when its part is read: within 34 steps, or rounds, if there are up to 2^19 parameters, later
-// if there are more.
+// shows when its part is read: within 34 steps, or rounds, if there are up to 2^19 parameters, and
+// later if there are more.
 //
 // One wrong bit may never show: that of the worker whose parameters the others copy when a ring
 // starts, outside of the part that is read at "from". All workers have it from then on, so their

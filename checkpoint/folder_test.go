@@ -349,3 +349,22 @@ func TestFolderIsAFile(t *testing.T) {
 	_, err = store.Latest(t.Context())
 	wantError(t, err, path, "not a directory")
 }
+
+// A Store remembers no step that it has removed.
+func TestRemovedStepsAreForgotten(t *testing.T) {
+	store, _ := localStore(t, t.TempDir())
+	for step := range int64(9) {
+		_, err := store.Save(t.Context(), snapshot(step, 0))
+		check(t, err)
+		check(t, store.Retain(t.Context(), 2))
+	}
+	var known []int64
+	store.verified.manifests.Range(func(step, _ any) bool {
+		known = append(known, step.(int64))
+		return true
+	})
+	slices.Sort(known)
+	if steps, err := store.Steps(t.Context()); err != nil || !slices.Equal(known, steps) {
+		t.Errorf("the steps %v are remembered, of %v, %v", known, steps, err)
+	}
+}

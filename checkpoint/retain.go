@@ -62,7 +62,8 @@ func (s *Store) retain(ctx context.Context, keep int, spared int64) error {
 	return nil
 }
 
-// verified has the SHA-256 of each step's manifest whose files a Store has written or read.
+// verified has the SHA-256 of each step's manifest whose files a Store has written or read. Removed
+// steps are dropped.
 type verified struct{ manifests sync.Map }
 
 func (v *verified) add(m *Manifest) { v.manifests.Store(m.Step, m.SHA256) }
@@ -87,6 +88,7 @@ func (s *Store) Remove(ctx context.Context, step int64) error {
 	if err := s.checkOwner(ctx); err != nil {
 		return err
 	}
+	s.verified.manifests.Delete(step)
 	if err := s.place.remove(ctx, stepFolder(step), s.claims.newest.Load()); err != nil {
 		return fmt.Errorf("remove checkpoint %s: %w", s.place.at(stepFolder(step)), err)
 	}

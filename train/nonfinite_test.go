@@ -289,6 +289,43 @@ func TestRankThatMakesNaNIsPutOut(t *testing.T) {
 	}
 }
 
+// The least --nonfinite-limit with which a rank is put out is 3, or 5 if the first of its steps has
+// no culprit.
+func TestLeastLimitThatPutsARankOut(t *testing.T) {
+	for _, c := range []struct {
+		clip  Clip
+		what  fault
+		least int64
+	}{
+		{Clip{1, ByNorm, ScopeWorker}, gradInf, 3},
+		{Clip{1, ByNorm, ScopeGlobal}, lossNaN, 3},
+		{Clip{1, ByNorm, ScopeGlobal}, gradInf, 5},
+		{Clip{0, ByNorm, ScopeWorker}, gradInf, 5},
+	} {
+		for limit := int64(1); limit <= c.least; limit++ {
+			j := elasticJob(9)
+			j.config.NonfiniteLimit, j.config.Clip = limit, c.clip
+			j.device = func(rank int, dev compute.Device) compute.Device {
+				return &faulty{dev, func(run int) fault {
+					if rank == 1 && run >= 2 {
+						return c.what
+					}
+					return healthy
+				}}
+			}
+			e := newElastic(t, j, 3)
+			e.ring(breakage{}, 0, 1, 2)
+			var out *agree.CorruptError
+			var ended *NonfiniteError
+			err := e.workers[1].err
+			if errors.As(err, &out) != (limit == c.least) ||
+				errors.As(err, &ended) != (limit < c.least) {
+				t.Errorf("%+v, fault %v, limit %d: %v", c.clip, c.what, limit, err)
+			}
+		}
+	}
+}
+
 // After a skipped step, lanes whose state is not finite restart from zero; the others go on.
 func TestPoisonedLanesStartFromZero(t *testing.T) {
 	j := newJob(2)

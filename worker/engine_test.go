@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rondo/checkpoint"
+	"rondo/cluster"
 	"rondo/job"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
@@ -104,6 +105,42 @@ func TestRestoreTriesAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestServedNeedsAState: a worker that dropped its state does not register as one that has it.
+func TestServedNeedsAState(t *testing.T) {
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
+	spec := simSpec()
+	data, err := job.OpenData(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = data.Close() }()
+	w := newWorker(Config{})
+	w.spec, w.data = spec, data
+	if w.engine, err = w.openEngine(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(w.engine.close(), w.closeDevice()); err != nil {
+			t.Error(err)
+		}
+	}()
+	note := func(what string, trained bool, generation, want cluster.Generation) {
+		w.noteServed(generation, trained)
+		if w.member.Served != want {
+			t.Errorf("%s: it served in %d; want %d", what, w.member.Served, want)
+		}
+	}
+	note("it has no state yet", true, 3, 0)
+	ring := train.Ring{LaneEnds: []int{int(spec.Batch)}, Generation: 4}
+	if _, err := w.engine.trainer.Join(t.Context(), ring, w.engine.restore); err != nil {
+		t.Fatal(err)
+	}
+	note("it trained", true, 4, 4)
+	note("it did not train", false, 5, 4)
+	w.engine.trainer.Forget()
+	note("it trained and dropped its state", true, 6, 0)
 }
 
 // listener is a reporter that records notices.

@@ -71,9 +71,7 @@ func (w *worker) serveRing(
 	done, err = s.run(ctx)
 	cancel(nil)
 	watching.Wait()
-	if !s.since.IsZero() {
-		w.member.Served = plan.Generation
-	}
+	w.noteServed(plan.Generation, !s.since.IsZero())
 	w.stable = w.stable || !s.since.IsZero() && time.Since(s.since) > lastReturn
 	broke := err
 	if err != nil {
@@ -89,6 +87,17 @@ func (w *worker) serveRing(
 		}
 	}
 	return done && err == nil, err
+}
+
+// noteServed updates the registration after a ring: Served is the last ring in which this worker
+// trained, if it still has a state.
+func (w *worker) noteServed(generation cluster.Generation, trained bool) {
+	switch {
+	case !w.engine.trainer.HasState(): // a failed or a torn step has dropped it
+		w.member.Served = 0
+	case trained:
+		w.member.Served = generation
+	}
 }
 
 // isVerdict reports whether all ranks get this error from the same collective. A rank that broke

@@ -158,9 +158,10 @@ func TestAuditOfCheckpoints(t *testing.T) {
 	save := func(step int64, params []float32, digest uint64) {
 		t.Helper()
 		training := fmt.Appendf(nil, `{"commits":%d}`, step)
-		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Training: training, Files: []checkpoint.File{{
+		snapshot := checkpoint.Snapshot{Step: step, Digest: digest, Training: training}
+		snapshot.Files = []checkpoint.File{{
 			Name: job.ModelFile, Tensors: []checkpoint.Tensor{{Name: "output.bias",
-				Shape: []int{len(params)}, Data: params}}}}}
+				Shape: []int{len(params)}, Data: params}}}}
 		if _, err := store.Save(t.Context(), snapshot); err != nil {
 			t.Fatal(err)
 		}
