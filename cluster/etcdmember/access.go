@@ -7,6 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,9 +77,15 @@ func (a *access) check(ctx context.Context) error {
 		return status.Errorf(codes.Unauthenticated, "the certificate (%s) was valid until %s: "+
 			"renew it", cert.Subject, cert.NotAfter.Format(time.RFC3339))
 	}
-	name := cert.Subject.CommonName
-	if name == certs.EtcdRoot { // members change the cluster before it has users
+	name, named := cert.Subject.CommonName, certs.Processes(cert)
+	if name == certs.EtcdRoot && len(named) == 0 { // before there are users, too
 		return nil
+	}
+	n := slices.IndexFunc(named, func(p certs.Process) bool { return p.User() == name })
+	if n < 0 {
+		return status.Errorf(codes.PermissionDenied, "the certificate (%s) is for %v: its common "+
+			"name must be JOB/ROLE of one of these (rondo certs makes such ones)", cert.Subject,
+			named)
 	}
 	a.mu.Lock()
 	server, known := a.server, a.known[name]
@@ -89,21 +96,13 @@ func (a *access) check(ctx context.Context) error {
 	case known:
 		return nil
 	}
-	for _, p := range certs.Processes(cert) {
-		if p.User() != name {
-			continue
-		}
-		if err := makeProcess(ctx, server, p); err != nil {
-			return status.Errorf(codes.Unavailable, "making user %s: %v", name, err)
-		}
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.known[name] = true
-		return nil
+	if err := makeProcess(ctx, server, named[n]); err != nil {
+		return status.Errorf(codes.Unavailable, "making user %s: %v", name, err)
 	}
-	return status.Errorf(codes.PermissionDenied, "the certificate (%s) is for %v: its common name "+
-		"must be JOB/ROLE of one of these (rondo certs makes such ones)", cert.Subject,
-		certs.Processes(cert))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.known[name] = true
+	return nil
 }
 
 // makeProcess makes a process's user with its permissions.
