@@ -36,7 +36,7 @@ func certsCommand() *cobra.Command {
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		until, err := certs.Issue(dir, order, time.Now())
 		if err != nil {
-			return app.Usagef("--dir: %w", err)
+			return app.Usage(err)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without its files %s, to each machine, "+
 			"and give its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,

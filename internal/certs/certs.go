@@ -185,15 +185,20 @@ func (i *Identity) Server(roles ...Role) *tls.Config {
 // Client returns the configuration of a client for connections that begin soon: it has the present
 // authority. serverName is the server's name; empty means the name or IP address in the address,
 // which the server's certificate must have. It must have one of the roles in the same job, too, if
-// there are any.
+// there are any. With neither, the server is etcd, whose certificate must be of no job's process.
 func (i *Identity) Client(serverName string, roles ...Role) *tls.Config {
 	_, trusted := i.newest()
 	return &tls.Config{
 		VerifyConnection: func(s tls.ConnectionState) error {
-			if len(roles) == 0 {
-				return nil
+			shown := s.PeerCertificates[0]
+			switch named := Processes(shown); {
+			case len(roles) > 0:
+				return i.admit(shown, roles)
+			case serverName == "" && len(named) > 0:
+				return fmt.Errorf("its certificate (%s) is for %v, and not for etcd",
+					shown.Subject, named)
 			}
-			return i.admit(s.PeerCertificates[0], roles)
+			return nil
 		},
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,

@@ -219,18 +219,27 @@ func TestWrongFolders(t *testing.T) {
 }
 
 // TestAddressWithoutName: a server at an IP address that its certificate lacks is refused, as one
-// with another name is.
+// with another name is. So is a process of a job where etcd should be.
 func TestAddressWithoutName(t *testing.T) {
 	ours := certstest.New(t)
-	address := serve(t, load(t, ours.Good(t.TempDir())).ServerCredentials(nil)) // for 127.0.0.1
 	client := load(t, ours.Good(t.TempDir()))
+	jobs := load(t, ours.Good(t.TempDir()))
+	ours.Names = nil                                                                // of etcd
+	address := serve(t, member(t, ours.Member(t.TempDir())).ServerCredentials(nil)) // 127.0.0.1
 	if err := ask(t, dial(t, address, client.ClientCredentials("", nil))); err != nil {
 		t.Errorf("the address in the certificate: %v", err)
 	}
+	err := ask(t, dial(t, serve(t, jobs.ServerCredentials(nil)),
+		client.ClientCredentials("", nil)))
+	if err == nil || !strings.Contains(err.Error(), "rondo://test/demo/worker") ||
+		!strings.Contains(err.Error(), "and not for etcd") {
+		t.Errorf("a process of a job instead of etcd: %v", err)
+	}
 	other := t.TempDir()
-	ours.IssueFor(other, time.Now().Add(time.Hour), []net.IP{net.IPv4(127, 0, 0, 9)}, certs.Name)
-	address = serve(t, load(t, other).ServerCredentials(nil))
-	err := ask(t, dial(t, address, client.ClientCredentials("", nil)))
+	ours.IssueFor(filepath.Join(other, certs.EtcdFolder), time.Now().Add(time.Hour),
+		[]net.IP{net.IPv4(127, 0, 0, 9)}, certs.Name)
+	address = serve(t, member(t, other).ServerCredentials(nil))
+	err = ask(t, dial(t, address, client.ClientCredentials("", nil)))
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.9, not 127.0.0.1") {
 		t.Errorf("another address: %v", err)
 	}

@@ -43,6 +43,10 @@ type Order struct {
 // the time until which the certificates are valid. Processes that read the folders take up the new
 // ones without a restart.
 func Issue(tree string, order Order, now time.Time) (until time.Time, err error) {
+	if slices.Contains(order.Hosts, Name) {
+		return until, fmt.Errorf("--hosts %s: the certificates of all jobs have this name: give "+
+			"etcd's machines another one, or an IP address", Name)
+	}
 	if err := os.MkdirAll(filepath.Join(tree, jobsFolder), 0o700); err != nil {
 		return until, err
 	}

@@ -30,6 +30,10 @@ func TestIssue(t *testing.T) {
 			t.Errorf("as %q: %v", name, err)
 		}
 	}
+	order.Hosts = []string{"host-a", certs.Name}
+	if _, err := issue(order, now); err == nil || !strings.Contains(err.Error(), "--hosts rondo") {
+		t.Errorf("a host with the name of jobs' processes: %v", err)
+	}
 	before := read(t, dir, certs.TrustFile)
 	order.Hosts, order.Jobs = []string{"host-b"}, nil
 	until, err := issue(order, now)
