@@ -29,9 +29,10 @@ func certsCommand() *cobra.Command {
 		"used, and certificates of jobs that are there are renewed")
 	c.Flags().StringSliceVar(&order.Hosts, "hosts", nil, "names and IP addresses of all machines, "+
 		"as --etcd and --peers name them")
-	c.Flags().StringSliceVar(&order.Jobs, "job", []string{"rondo"}, "names of jobs")
-	c.Flags().StringVar(&order.Namespace, "namespace", "default", "namespace of the jobs: "+
-		"processes of another one are refused")
+	c.Flags().StringSliceVar(&order.Jobs, "job", nil, "names of jobs; none: those of "+
+		"the folder, or else rondo")
+	c.Flags().StringVar(&order.Namespace, "namespace", "", "namespace of the jobs: "+
+		"processes of another one are refused; empty: that of the folder's jobs, or else default")
 	app.Require(c, "hosts")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		until, err := certs.Issue(dir, order, time.Now())

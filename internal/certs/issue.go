@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -30,11 +31,17 @@ const (
 	skew          = 5 * time.Minute
 )
 
+// The job and the namespace of an Order that names none.
+const (
+	defaultJob       = "rondo"
+	defaultNamespace = "default"
+)
+
 // Order says for whom Issue makes certificates.
 type Order struct {
 	Hosts     []string // names and IP addresses of etcd's members
-	Namespace string   // of the jobs, in URIs
-	Jobs      []string
+	Namespace string   // of the jobs, in URIs; empty: that of the tree's jobs, or else "default"
+	Jobs      []string // empty: those of the tree, or else "rondo"
 }
 
 // Issue writes a tree of folders, of the kind that Load and LoadEtcd read: jobs/JOB/ROLE for the
@@ -54,31 +61,19 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if err != nil {
 		return until, err
 	}
-	there, err := os.ReadDir(filepath.Join(tree, jobsFolder))
+	processes, err := order.processes(tree)
 	if err != nil {
 		return until, err
-	}
-	jobs := slices.Clone(order.Jobs)
-	for _, entry := range there {
-		if entry.IsDir() && !slices.Contains(jobs, entry.Name()) {
-			jobs = append(jobs, entry.Name())
-		}
 	}
 	until = now.Add(leafLife)
 	if by.cert.NotAfter.Before(until) {
 		until = by.cert.NotAfter
 	}
-	for _, job := range jobs {
-		for _, role := range Roles() {
-			p := Process{Namespace: order.Namespace, Job: job, Role: role}
-			if err := p.validate(); err != nil {
-				return until, err
-			}
-			leaf := leaf(p.User(), now, until)
-			leaf.URIs = []*url.URL{p.uri()}
-			if err := by.issue(jobFolder(tree, job, role), leaf); err != nil {
-				return until, err
-			}
+	for _, p := range processes {
+		leaf := leaf(p.User(), now, until)
+		leaf.URIs = []*url.URL{p.uri()}
+		if err := by.issue(jobFolder(tree, p.Job, p.Role), leaf); err != nil {
+			return until, err
 		}
 	}
 	err = by.issue(filepath.Join(tree, EtcdFolder), served(leaf(EtcdRoot, now, until), order.Hosts))
@@ -93,6 +88,72 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 		until = by.cert.NotAfter
 	}
 	return until, by.issue(peers, served(leaf("etcd peer", now, until), order.Hosts))
+}
+
+// processes returns the processes that get certificates: those of the order and of the tree, all in
+// the namespace of the tree.
+func (o Order) processes(tree string) (all []Process, err error) {
+	there, err := os.ReadDir(filepath.Join(tree, jobsFolder))
+	if err != nil {
+		return nil, err
+	}
+	jobs := slices.Clone(o.Jobs)
+	for _, entry := range there {
+		if !entry.IsDir() {
+			continue
+		}
+		old, err := namespaceOf(tree, entry.Name())
+		switch {
+		case err != nil:
+			return nil, err
+		case old != "" && o.Namespace != "" && old != o.Namespace:
+			return nil, fmt.Errorf("job %s in %s is of namespace %s, and not %s: give another "+
+				"--dir, or leave out --namespace", entry.Name(), tree, old, o.Namespace)
+		case old != "":
+			o.Namespace = old
+		}
+		if !slices.Contains(jobs, entry.Name()) {
+			jobs = append(jobs, entry.Name())
+		}
+	}
+	if len(jobs) == 0 {
+		jobs = []string{defaultJob}
+	}
+	for _, job := range jobs {
+		for _, role := range Roles() {
+			p := Process{cmp.Or(o.Namespace, defaultNamespace), job, role}
+			if err := p.validate(); err != nil {
+				return nil, err
+			}
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// namespaceOf returns the namespace in the certificates of a tree's job; empty if there are none.
+func namespaceOf(tree, job string) (string, error) {
+	for _, role := range Roles() {
+		file := filepath.Join(jobFolder(tree, job, role), CertFile)
+		text, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return "", err
+		}
+		block, _ := pem.Decode(text)
+		if block == nil {
+			return "", fmt.Errorf("%s is no certificate: remove it", file)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w: remove it", file, err)
+		}
+		if named := Processes(cert); len(named) > 0 {
+			return named[0].Namespace, nil
+		}
+	}
+	return "", nil
 }
 
 // leaf returns a certificate without its names, but for Name, to be signed.

@@ -1,6 +1,8 @@
 package certs_test
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"os"
 	"path/filepath"
 	"strings"
@@ -81,6 +83,70 @@ func of(t *testing.T, dir, job string, role certs.Role) *certs.Identity {
 		t.Fatal(err)
 	}
 	return identity
+}
+
+// TestIssueAgain: Issue renews jobs in their namespace and makes no other, and a name that a
+// certificate cannot say is refused before anything is written.
+func TestIssueAgain(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	for _, step := range []struct {
+		order certs.Order
+		words string // in the error; empty: none
+		want  string // the jobs after it
+	}{
+		{certs.Order{Namespace: "here", Jobs: []string{"book"}}, "", "book"},
+		{certs.Order{}, "", "book"},
+		{certs.Order{Jobs: []string{"song"}}, "", "book song"},
+		{certs.Order{Namespace: "there"}, "is of namespace here, and not there", "book song"},
+		{certs.Order{Jobs: []string{"fine", "a%2fb"}}, `job "a%2fb"`, "book song"},
+		{certs.Order{Jobs: []string{".."}}, `job ".."`, "book song"},
+		{certs.Order{Jobs: []string{"ü"}}, `job "ü"`, "book song"},
+	} {
+		_, err := certs.Issue(dir, step.order, now)
+		if (err == nil) != (step.words == "") ||
+			err != nil && !strings.Contains(err.Error(), step.words) {
+			t.Errorf("%v: %v, want %q", step.order, err, step.words)
+		}
+		entries, err := os.ReadDir(filepath.Join(dir, "jobs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var jobs []string
+		for _, entry := range entries {
+			jobs = append(jobs, entry.Name())
+			cert := leafOf(t, dir, "jobs/"+entry.Name()+"/user")
+			if uri := cert.URIs[0].String(); uri != "rondo://here/"+entry.Name()+"/user" {
+				t.Errorf("after %v: %s", step.order, uri)
+			}
+		}
+		if got := strings.Join(jobs, " "); got != step.want {
+			t.Errorf("after %v: jobs %s, want %s", step.order, got, step.want)
+		}
+	}
+	for _, namespace := range []string{"a..b", "a.", "a%b", "a b", "[::1"} {
+		_, err := certs.Issue(t.TempDir(), certs.Order{Namespace: namespace}, now)
+		if err == nil || !strings.Contains(err.Error(), "namespace") {
+			t.Errorf("namespace %q: %v", namespace, err)
+		}
+	}
+	fresh := t.TempDir()
+	if _, err := certs.Issue(fresh, certs.Order{}, now); err != nil {
+		t.Fatal(err)
+	}
+	if uri := leafOf(t, fresh, "jobs/rondo/worker").URIs[0].String(); uri !=
+		"rondo://default/rondo/worker" {
+		t.Errorf("of no job: %s", uri)
+	}
+}
+
+func leafOf(t *testing.T, dir, folder string) *x509.Certificate {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, folder, certs.CertFile),
+		filepath.Join(dir, folder, certs.KeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pair.Leaf
 }
 
 // TestWhoIsWho: a server takes callers of its own namespace and job with one of the roles that it

@@ -48,14 +48,19 @@ func (p Process) uri() *url.URL {
 // User returns the process's user of etcd, which is the common name of its certificate.
 func (p Process) User() string { return p.Job + "/" + string(p.Role) }
 
+// letters are those of a namespace, which is a URI's host, and of a job.
+const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+
 // validate returns an error if no URI can say what p is.
 func (p Process) validate() error {
-	if p.Namespace == "" || strings.ContainsAny(p.Namespace, "/:@?#% ") {
-		return fmt.Errorf("namespace %q: a name must not be empty or contain any of /:@?#%%",
-			p.Namespace)
+	for what, name := range map[string]string{"namespace": p.Namespace, "job": p.Job} {
+		if strings.Trim(name, ".") == "" || strings.Trim(name, letters) != "" {
+			return fmt.Errorf("%s %q: a name in a certificate has letters a-z and A-Z, digits "+
+				"and ._- only, and not only dots", what, name)
+		}
 	}
-	if p.Job == "" || p.Job == "." || p.Job == ".." || strings.Contains(p.Job, "/") {
-		return fmt.Errorf("job %q: a name must not be empty or contain a slash", p.Job)
+	if slices.Contains(strings.Split(p.Namespace, "."), "") {
+		return fmt.Errorf("namespace %q: a dot must stand between other letters", p.Namespace)
 	}
 	return nil
 }
