@@ -185,8 +185,8 @@ func (s *Store) once(ctx context.Context, what string, request func(context.Cont
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	err := request(limited)
-	for errors.Is(err, rpctypes.ErrAuthOldRevision) { // a user was made meanwhile
-		err = request(limited)
+	for pause := newBackoff(); errors.Is(err, rpctypes.ErrAuthOldRevision) && pause.wait(limited); {
+		err = request(limited) // a user was made meanwhile
 	}
 	switch {
 	case err == nil:
