@@ -61,14 +61,16 @@ type Identity struct {
 	refused atomic.Pointer[error]
 }
 
-// Load reads the certificate of a process with a role in a job: from the folder itself or, if it
-// has none, from the process's folder in a tree that Issue has made. The error names the faulty
+// Load reads the certificate of a process with a role in a job: from the process's folder in a tree
+// that Issue has made or, if there is none, from the folder itself. The error names the faulty
 // file. An expired certificate is no error: it may be renewed at any time, and until then the peers
 // report it.
 func Load(folder, job string, role Role) (*Identity, error) {
-	i := &Identity{dir: folder, job: job, role: role}
-	if _, err := os.Stat(i.path(CertFile)); errors.Is(err, fs.ErrNotExist) {
-		i.dir = jobFolder(folder, job, role)
+	i := &Identity{dir: jobFolder(folder, job, role), job: job, role: role}
+	_, inTree := os.Stat(i.dir)
+	_, err := os.Stat(filepath.Join(folder, CertFile))
+	if errors.Is(inTree, fs.ErrNotExist) && err == nil {
+		i.dir = folder
 	}
 	if err := i.read(); err != nil {
 		return nil, fmt.Errorf("--tls %s: %w", folder, err)

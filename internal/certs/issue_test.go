@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rondo/internal/certs"
+	"rondo/internal/certs/certstest"
 )
 
 // TestIssue: the folders of Issue serve both ends of a job's connections, and etcd's members on the
@@ -136,6 +137,29 @@ func TestIssueAgain(t *testing.T) {
 	if uri := leafOf(t, fresh, "jobs/rondo/worker").URIs[0].String(); uri !=
 		"rondo://default/rondo/worker" {
 		t.Errorf("of no job: %s", uri)
+	}
+}
+
+// TestFolders: a process finds its certificate in a tree, in whose root others may lie, and in a
+// folder of its own.
+func TestFolders(t *testing.T) {
+	dir, alone := t.TempDir(), t.TempDir()
+	if _, err := certs.Issue(dir, certs.Order{Jobs: []string{"book"}}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	worker := filepath.Join(dir, "jobs/book/worker")
+	if err := os.CopyFS(alone, os.DirFS(worker)); err != nil {
+		t.Fatal(err)
+	}
+	of(t, alone, "book", certs.Worker)
+	certstest.New(t).Good(dir)
+	of(t, dir, "book", certs.Worker)
+	if err := os.Remove(filepath.Join(worker, certs.CertFile)); err != nil {
+		t.Fatal(err)
+	}
+	_, err := certs.Load(dir, "book", certs.Worker)
+	if err == nil || !strings.Contains(err.Error(), filepath.Join(worker, certs.CertFile)) {
+		t.Errorf("without its certificate in the tree: %v", err)
 	}
 }
 
