@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,9 +19,9 @@ func certsCommand() *cobra.Command {
 		Short: "Make certificates for --tls of the processes of jobs on several machines",
 		Long: "Writes a folder for --tls of rondo train, worker, coordinator, observe and etcd.\n" +
 			"Each process shows a certificate of its job and role from it: jobs/JOB/worker,\n" +
-			"coordinator, observer or user, or etcd and peer. Copy the folder to each machine\n" +
-			"without the files ca.key; a machine of workers alone needs no more than\n" +
-			"jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
+			"coordinator, observer or user, or etcd and peer. Machines of etcd and coordinators\n" +
+			"need the folder without the files ca.key; a machine of workers alone needs no more\n" +
+			"than jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
 			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
 			"read changed files again without a restart.\n\n" +
 			"Whoever has a tls.key may do in that job what its role does.",
@@ -39,9 +40,11 @@ func certsCommand() *cobra.Command {
 		if err != nil {
 			return app.Usage(err)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "copy %s, without its files %s, to each machine, "+
-			"and give its processes --tls %s; valid until %s\n", dir, certs.AuthorityKeyFile, dir,
-			until.Format(time.DateOnly))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "valid until %s; copy them for --tls %s:\n"+
+			"  of etcd and coordinators:  rsync -a --exclude %s %s HOST:\n"+
+			"  of workers alone:          rsync -a %s HOST:%s/\n", until.Format(time.DateOnly),
+			filepath.Base(dir), certs.AuthorityKeyFile, filepath.Clean(dir),
+			filepath.Join(dir, "jobs", "JOB", string(certs.Worker))+"/", filepath.Base(dir))
 		return err
 	}
 	return c
