@@ -102,6 +102,7 @@ nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing,
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m
 	for system in windows darwin freebsd; do \
 		CGO_ENABLED=0 GOOS=$$system go build ./... || exit 1; done
+	$(MAKE) --no-print-directory vulncheck DATABASE=required
 
 .PHONY: check
 check: format vet lint vulncheck generated test ## what to run before a commit
@@ -127,7 +128,7 @@ lint: $(LINT) ## golangci-lint
 
 .PHONY: vulncheck
 vulncheck: $(VULN) ## known vulnerabilities, by the database at vuln.go.dev
-	CGO_ENABLED=$(CGO) scripts/vulncheck.sh $(VULN)
+	CGO_ENABLED=$(CGO) scripts/vulncheck.sh $(VULN) $(DATABASE)
 
 .PHONY: generate
 generate: plugins ## generate the Go code of the protocol buffers

@@ -141,11 +141,11 @@ func ForgetCellNames() []string {
 // LeakyCellNames returns the names of the cells that have a leak.
 func LeakyCellNames() []string { return namesOf(func(p properties) bool { return p.leaks }) }
 
-// namesOf returns the names of the cells that are so.
-func namesOf(so func(properties) bool) []string {
+// namesOf returns the names of the cells for which match is true.
+func namesOf(match func(properties) bool) []string {
 	var all []string
 	for _, p := range table() {
-		if so(p) {
+		if match(p) {
 			all = append(all, p.name)
 		}
 	}

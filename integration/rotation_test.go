@@ -23,8 +23,8 @@ const (
 )
 
 // TestCertificatesRotate: while a job trains, its certificates are renewed again and again, and
-// then their authority, with both trusted for a while. No step is lost. A watcher whose certificate
-// expires, and one of the old authority, are out within a minute.
+// then their authority, with both trusted for a while, and then again. No step is lost. A watcher
+// whose certificate expires, and one of the old authority, are out within a minute.
 func TestCertificatesRotate(t *testing.T) {
 	t.Parallel()
 	s := secure(t, "rotate", filepath.Join(t.TempDir(), "certs"),
@@ -82,6 +82,12 @@ func TestCertificatesRotate(t *testing.T) {
 	s.awaitEtcd(filepath.Join(was, worker), false)
 	s.awaitEtcd(filepath.Join(next, worker), true)
 	s.untilMore(20)
+	if _, err := certs.Issue(next, s.order, time.Now()); err != nil { // to renew from now on
+		t.Fatal(err)
+	}
+	s.replace(certs.KeyFile, next)
+	s.replace(certs.CertFile, next)
+	s.untilMore(10)
 	s.stop()
 }
 

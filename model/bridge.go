@@ -2,8 +2,8 @@ package model
 
 import "rondo/compute"
 
-// bridgeWeight is the tensor of a bridge: the part of layer k's hidden state, and of its cell state
-// if there is one, is rows [n*H, (n+1)*H) for n = k*States, and k*States+1.
+// bridgeWeight stacks one [H, N] matrix per layer and state. With S states, layer k's hidden state
+// uses rows [kSH, (kS+1)H), and its cell state, if it has one, the next H.
 const bridgeWeight = "bridge.weight"
 
 // bridged reports whether the encoder's directions differ in width. Their final states then cannot

@@ -117,7 +117,7 @@ func initial(c Config, views []View) []float32 {
 		}
 		if leak := cmp.Or(c.Leak, compute.DefaultLeak); v.role == rolePeephole && c.Cell.Leaks() {
 			for i := range v.of(flat) {
-				v.of(flat)[i] += float32(math.Log(leak / (1 - leak))) // whose σ is the leak
+				v.of(flat)[i] = float32(math.Log(leak / (1 - leak))) // whose σ is the leak
 			}
 		}
 	}

@@ -167,12 +167,13 @@ func TestIdentityAndSpectral(t *testing.T) {
 
 // TestLeak checks that the leaks that are learned begin at the configured one.
 func TestLeak(t *testing.T) {
-	c := Config{Cell: compute.LeakyLearned, Vocab: 9, Hidden: 8, Layers: 1, Leak: 0.1,
-		Init: Init{Kind: Xavier}}
+	c := Config{Cell: compute.LeakyLearned, Vocab: 9, Hidden: 8, Layers: 1, Leak: 0.1}
 	views := Layout(c)
-	for _, p := range find(views, "rnn.weight_leak_l0").of(initial(c, views)) {
-		if math.Abs(sigmoid(float64(p))-0.1) > 1e-6 {
-			t.Errorf("a leak of %v, want 0.1", sigmoid(float64(p)))
+	for _, c.Init = range []Init{{Kind: Uniform}, {Kind: Normal, Value: 0.1}, {Kind: Xavier}} {
+		for _, p := range find(views, "rnn.weight_leak_l0").of(initial(c, views)) {
+			if math.Abs(sigmoid(float64(p))-0.1) > 1e-6 {
+				t.Errorf("%v: a leak of %v, want 0.1", c.Init, sigmoid(float64(p)))
+			}
 		}
 	}
 	c.Leak = 1

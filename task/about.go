@@ -1,7 +1,7 @@
 package task
 
 // About returns what a task predicts, and the source of its network: `rondo models` and
-// docs/models.md have them. Both are "" of what is no task.
+// docs/models.md have them. Both are empty for an unknown task.
 func About(name string) (predicts, source string) {
 	about := map[string][2]string{
 		LM: {"the next token of a text",

@@ -57,8 +57,9 @@ func TestOverTLS(t *testing.T) {
 	spec := small()
 	authority.Names = certstest.All(spec.Job)
 	good := authority.Good(t.TempDir())
-	where := meet.Config{Etcd: []string{secureEtcd(t, good)}, Job: spec.Job, TLS: good,
-		Role: certs.User, Patience: 2 * time.Second}
+	etcd := secureEtcd(t, filepath.Join(authority.Member(t.TempDir()), certs.EtcdFolder))
+	where := meet.Config{Etcd: []string{etcd}, Job: spec.Job, TLS: good, Role: certs.User,
+		Patience: 2 * time.Second}
 	store, err := where.Store(ctx)
 	if err != nil {
 		t.Fatal(err)

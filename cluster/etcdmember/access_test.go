@@ -209,6 +209,7 @@ func TestExpiredUser(t *testing.T) {
 	}
 	c.until("the user is out", func() bool {
 		err := get()
-		return status.Code(err) == codes.Unauthenticated && strings.Contains(err.Error(), "renew it")
+		return status.Code(err) == codes.Unauthenticated &&
+			strings.Contains(err.Error(), "renew it")
 	})
 }

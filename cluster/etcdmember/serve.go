@@ -34,6 +34,7 @@ const (
 	electionTimeout = 1500 * time.Millisecond
 	sameLines       = 2               // equal lines of etcd's log per minute
 	trustInterval   = 5 * time.Second // between two reads of the authority's file
+	openInterval    = time.Second     // between two attempts to let callers in
 )
 
 // errNewTrust ends a server that must restart with another authority.
@@ -74,7 +75,9 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 	health.set(nil, "started, and not yet part of the cluster")
 	defer health.set(nil, "stopped")
 	ready, since := server.Server.ReadyNotify(), time.Now()
-	opened := m.certs == nil // callers are let in
+	opened := false // callers are let in
+	retry := time.NewTicker(openInterval)
+	defer retry.Stop()
 	tell := time.NewTicker(tellEvery)
 	defer tell.Stop()
 	look := time.NewTicker(trustInterval)
@@ -89,13 +92,13 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 				leave(server)
 				return errNewTrust
 			}
-			if ready == nil {
-				opened = m.open(ctx, server, opened)
+		case <-retry.C:
+			if ready == nil && !opened {
+				opened = m.open(ctx, server, health)
 			}
 		case <-ready:
 			ready = nil
-			opened = m.open(ctx, server, opened)
-			health.set(server, "")
+			opened = m.open(ctx, server, health)
 			m.cfg.Log.Info("part of the cluster", "member", server.Server.MemberID().String(),
 				"after", time.Since(since).Round(time.Millisecond))
 		case <-tell.C:
@@ -114,15 +117,17 @@ func (m *Member) serve(ctx context.Context, how verdict, health *health) error {
 	}
 }
 
-// open lets callers in, once. It returns false if it must be tried again.
-func (m *Member) open(ctx context.Context, server *embed.Etcd, opened bool) bool {
-	if opened {
-		return true
+// open lets callers in, and then reports the member ready. It returns false if it must be tried
+// again.
+func (m *Member) open(ctx context.Context, server *embed.Etcd, health *health) bool {
+	if m.certs != nil {
+		if err := m.access.open(ctx, server.Server); err != nil {
+			health.set(nil, "part of the cluster, and users cannot be made yet: "+err.Error())
+			m.cfg.Log.Warn("users cannot be made yet; trying again", "error", err)
+			return false
+		}
 	}
-	if err := m.access.open(ctx, server.Server); err != nil {
-		m.cfg.Log.Warn("users cannot be made yet; trying again", "error", err)
-		return false
-	}
+	health.set(server, "")
 	return true
 }
 

@@ -114,7 +114,7 @@ INLINE vf forget(int cell, vf gate, vf i)
     return cell == LSTM ? gate : cell == LSTM_COUPLED ? splat(1) - i : splat(1);
 }
 
-// Gates i, f, g, o; f of an LSTM alone, F of them. The cell is a constant.
+// Gates i, f, g, o. Only LSTM has gate f: F is 1 there and 0 in the others. The cell is a constant.
 INLINE void lstm_step(struct layer *l, const struct strip *s, const int cell)
 {
     const int F = cell == LSTM;

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"sync"
@@ -57,6 +58,7 @@ type Identity struct {
 	own     *tls.Certificate
 	is      Process
 	trusted *x509.CertPool
+	faults  *refusalLog // of new files; nil: no log
 
 	refused atomic.Pointer[error]
 }
@@ -156,12 +158,24 @@ func (i *Identity) process() Process {
 	return i.is
 }
 
-// newest returns the folder's current content. While the files are being replaced it returns the
-// last valid content.
+// report has a log receive a line for each fault of new files; nil: no log.
+func (i *Identity) report(log *slog.Logger) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if log != nil && i.faults == nil {
+		i.faults = newRefusalLog(log)
+	}
+}
+
+// newest returns the folder's current content. While the files are being replaced, and if they are
+// faulty, it returns the last valid content.
 func (i *Identity) newest() (*tls.Certificate, *x509.CertPool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	_ = i.read() // on an error the old content stays in use
+	if err := i.read(); err != nil && i.faults != nil {
+		i.faults.warn("the new certificate is not used", fmt.Errorf("%w; the present one is valid "+
+			"until %s", err, i.own.Leaf.NotAfter.Format(time.RFC3339)), "folder", i.dir)
+	}
 	return i.own, i.trusted
 }
 

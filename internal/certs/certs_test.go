@@ -153,7 +153,9 @@ func TestRotation(t *testing.T) {
 	before, after := certstest.New(t), certstest.New(t)
 	serverDir, clientDir := before.Good(t.TempDir()), before.Good(t.TempDir())
 	client := load(t, clientDir)
-	address := serve(t, load(t, serverDir).ServerCredentials(nil))
+	heard := &log{}
+	address := serve(t, load(t, serverDir).ServerCredentials(slog.New(slog.NewTextHandler(heard,
+		nil))))
 	old := dial(t, address, client.ClientCredentials(certs.Name, nil))
 	if err := ask(t, old); err != nil {
 		t.Fatal(err)
@@ -169,6 +171,18 @@ func TestRotation(t *testing.T) {
 	}
 	if err := ask(t, old); err != nil {
 		t.Errorf("the connection did not outlive the rotation: %v", err)
+	}
+	// So is a certificate of another job, and the log says so.
+	after.Names = certstest.All("other")
+	after.Good(serverDir)
+	for range 2 {
+		_ = ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil)))
+	}
+	after.Names = certstest.All(certstest.Job)
+	heard.await(t, "is not for a worker of job demo")
+	heard.await(t, "valid until")
+	if said := strings.Count(heard.String(), "is not used"); said != 1 {
+		t.Errorf("it was said %d times", said)
 	}
 	after.Good(clientDir)
 	if err := ask(t, dial(t, address, client.ClientCredentials(certs.Name, nil))); err != nil {

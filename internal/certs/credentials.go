@@ -17,11 +17,13 @@ import (
 )
 
 // ServerCredentials returns credentials for a gRPC server; see Server. log receives a line for each
-// refused client. A connection ends within a minute of its client's certificate or of the trust in
-// its authority, if something comes over it every half minute, as with gRPC's keepalive.
+// refused client, and for new files that are faulty. A connection ends within a minute of its
+// client's certificate or of the trust in its authority, if something comes over it every half
+// minute, as with gRPC's keepalive.
 func (i *Identity) ServerCredentials(
 	log *slog.Logger, roles ...Role,
 ) credentials.TransportCredentials {
+	i.report(log)
 	return &server{TransportCredentials: credentials.NewTLS(i.Server(roles...)), identity: i,
 		refusals: newRefusalLog(log)}
 }
@@ -32,6 +34,7 @@ func (i *Identity) ServerCredentials(
 func (i *Identity) ClientCredentials(
 	serverName string, log *slog.Logger, roles ...Role,
 ) credentials.TransportCredentials {
+	i.report(log)
 	return &client{TransportCredentials: credentials.NewTLS(i.Client(serverName, roles...)),
 		identity: i, serverName: serverName, roles: roles, refusals: newRefusalLog(log)}
 }
@@ -69,15 +72,16 @@ func newRefusalLog(log *slog.Logger) *refusalLog {
 // warnInterval is the least time between two lines about the same refusal.
 const warnInterval = time.Minute
 
-func (t *refusalLog) warn(what, host string, err error) {
+// warn logs what is refused, an error, and the host or folder that it comes from.
+func (t *refusalLog) warn(what string, err error, key, from string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	text := host + ": " + err.Error()
+	text := from + ": " + err.Error()
 	if text == t.text && time.Since(t.at) < warnInterval {
 		return
 	}
 	t.text, t.at = text, time.Now()
-	t.log.Warn(what, "host", host, "error", err)
+	t.log.Warn(what, key, from, "error", err)
 }
 
 func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -93,7 +97,7 @@ func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo,
 	if errors.As(err, &plain) {
 		err = errors.New("it does not speak TLS: give it --tls")
 	}
-	s.refusals.warn("a caller is refused", host, err)
+	s.refusals.warn("a caller is refused", err, "host", host)
 	return nil, nil, err
 }
 
@@ -135,7 +139,7 @@ func (c *client) ClientHandshake(ctx context.Context, authority string, conn net
 func (c *client) refuse(peer string, err error) error {
 	err = fmt.Errorf("%s: %w", peer, err)
 	c.identity.refused.Store(&err)
-	c.refusals.warn("no connection", peer, err)
+	c.refusals.warn("no connection", err, "host", peer)
 	return err
 }
 
