@@ -266,7 +266,7 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64,
 	var probing sync.WaitGroup
 	defer probing.Wait()
 	defer cancel()
-	probing.Go(func() { s.probe(watching) })
+	probing.Go(func() { probe(watching, s) })
 	changes := s.client.Watch(watching, prefix, clientv3.WithPrefix(), clientv3.WithRev(revision))
 	for {
 		var answer clientv3.WatchResponse
@@ -289,7 +289,7 @@ func (s *Store) change(ctx context.Context, prefix string, revision int64,
 }
 
 // probe reads a key at each interval until ctx ends, so that history sees the answers' revisions.
-func (s *Store) probe(ctx context.Context) {
+func probe(ctx context.Context, s *Store) {
 	tick := time.NewTicker(probeInterval)
 	defer tick.Stop()
 	for {
