@@ -32,8 +32,8 @@ func checkSums(t *testing.T, steps int, flags func(extra ...string) []string, me
 	fault := fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(steps-2))
 	three := train(t, flags("--workers", "3", "--checkpoint-dir", together, "--audit-dir", logs,
 		"--inject", fault)...)
-	near(t, once(named(three, "step")), named(one, "step"), "loss")
-	near(t, once(named(three, "eval")), named(one, "eval"), "loss", "tokens", metric)
+	nearKilled(t, named(three, "step"), named(one, "step"), "loss")
+	nearKilled(t, named(three, "eval"), named(one, "eval"), "loss", "tokens", metric)
 	if n := len(named(one, "step")); n != steps {
 		t.Errorf("%d steps", n)
 	}

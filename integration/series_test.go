@@ -48,8 +48,8 @@ func TestSeriesParity(t *testing.T) {
 	one := train(t, append(flags, "--workers", "1")...)
 	three := train(t, append(flags, "--workers", "3", "--audit-dir", logs, "--inject",
 		fmt.Sprintf("kill rank=%d step=%d", rand.IntN(3), 2+rand.IntN(18)))...)
-	near(t, once(named(three, "step")), named(one, "step"), "loss")
-	near(t, once(named(three, "eval")), named(one, "eval"), "loss", "mse", "tokens")
+	nearKilled(t, named(three, "step"), named(one, "step"), "loss")
+	nearKilled(t, named(three, "eval"), named(one, "eval"), "loss", "mse", "tokens")
 	if n := len(named(one, "step")); n != 20 {
 		t.Errorf("%d steps", n)
 	}
