@@ -40,6 +40,10 @@ const staleAfter = 24 * time.Hour
 // replaceAttempts bounds the renames that are retried after a reader has restored the old folder.
 const replaceAttempts = 3
 
+// draftAttempts bounds the drafts that begin makes anew. Each other writer's begin can sweep one,
+// between its creation and its lock; ranks that leave together all begin at once.
+const draftAttempts = 100
+
 func newFolder(root string, fault faults) *folder {
 	return &folder{root, (*os.File).Sync, exchangePaths, lockFolder, time.Now, fault, nil}
 }

@@ -313,20 +313,21 @@ func TestFolderWithoutLocks(t *testing.T) {
 	wantLatest(t, root, snapshot(50, 2))
 }
 
-// TestFolderSweptBeforeLock lets another writer sweep a draft just before it is locked.
+// TestFolderSweptBeforeLock lets other writers sweep a draft just before it is locked, nine times:
+// ranks that leave together save at the same moment, and each sweeps.
 func TestFolderSweptBeforeLock(t *testing.T) {
 	root := saved(t)
 	store, place := localStore(t, root)
-	failures := 2
+	sweeps := 0
 	place.lock = func(f *os.File) error {
-		if failures--; failures == 1 {
-			check(t, os.Remove(f.Name()))
-			return nil
-		} else if failures == 0 {
-			check(t, os.Remove(f.Name()))
+		if sweeps++; sweeps > 9 {
+			return lockFolder(f)
+		}
+		check(t, os.Remove(f.Name()))
+		if sweeps%2 == 0 {
 			return errLocked
 		}
-		return lockFolder(f)
+		return nil
 	}
 	_, err := store.Save(t.Context(), snapshot(60, 2))
 	check(t, err)

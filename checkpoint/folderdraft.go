@@ -28,7 +28,7 @@ func (f *folder) begin(_ context.Context, name string, claim int64) (draft, erro
 		return nil, err
 	}
 	// Another writer may sweep a draft before it is locked. Then begin makes a new one.
-	for range replaceAttempts {
+	for range draftAttempts {
 		d := &folderDraft{folder: f, name: name, claim: claim,
 			tmp: f.at(hiddenName(name, draftKind))}
 		if err := f.fault.check(OpCreate, name, d.tmp); err != nil {
