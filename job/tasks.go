@@ -53,6 +53,10 @@ func tasks() map[string]entry {
 			evaluate: evaluateSeries},
 		task.Reservoir: {command: "predict", open: openReservoir, network: reservoirNetwork,
 			evaluate: evaluateSeries},
+		task.Answer: {command: "answer", open: openStories, network: answerNetwork,
+			evaluate: evaluateAnswers, examples: examples.Stories},
+		task.Turing: {command: "eval", open: openGenerated, network: turingNetwork,
+			evaluate: evaluateTuring},
 		task.NGram: {command: "generate", open: openCounted, network: countedNetwork,
 			evaluate: evaluateCounted},
 	}

@@ -20,6 +20,10 @@ func About(name string) (predicts, source string) {
 			"Deep Learning, section 10.2"},
 		Reservoir: {"the next row, by an echo state network",
 			"Jaeger (2001), Lukoševičius (2012)"},
+		Answer: {"the answer to a question about a story",
+			"Sukhbaatar et al. (2015)"},
+		Turing: {"the output of an algorithm for a sequence",
+			"Graves et al. (2014)"},
 		NGram: {"no network: counts of the text's n-grams",
 			"Chen and Goodman (1998)"},
 	}[name]

@@ -22,6 +22,10 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// Answer answers questions about stories by a memory network: task/answer.
+	Answer = "answer"
+	// Turing learns algorithms by a neural Turing machine: task/turing.
+	Turing = "turing"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -37,6 +41,16 @@ func Networks() []string {
 		return name == NGram || name == Reservoir
 	})
 }
+
+// Layered returns the names of the tasks whose networks have layers of a recurrent cell.
+func Layered() []string {
+	return slices.DeleteFunc(Networks(), func(name string) bool {
+		return name == Answer || name == Turing
+	})
+}
+
+// OnHost reports whether a task computes on the CPU alone, in float32.
+func OnHost(name string) bool { return name != "" && !slices.Contains(Layered(), name) }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -54,5 +68,7 @@ func Names() []string {
 		Regress,
 		Reservoir,
 		NGram,
+		Answer,
+		Turing,
 	}
 }
