@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"rondo/corpus"
@@ -276,7 +277,9 @@ func stories(ctx context.Context, r io.Reader, to rows) error {
 	})
 }
 
-// Sentence is a sentence or a question without spaces around it and the mark at its end.
+// Sentence is a sentence or a question without spaces around it and the marks at its end.
 func Sentence(text []byte) []byte {
-	return bytes.TrimSpace(bytes.TrimRight(bytes.TrimSpace(text), ".?!"))
+	return bytes.TrimRightFunc(bytes.TrimSpace(text), func(r rune) bool {
+		return unicode.IsSpace(r) || strings.ContainsRune(".?!", r)
+	})
 }

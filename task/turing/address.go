@@ -53,7 +53,7 @@ func newHead[F memory.Float](c Config, writes bool) *head[F] {
 
 // address computes the weights of a head on a memory [N, M] from its raw outputs and its weights
 // of the step before: equations 5 to 9 of Graves et al. 2014.
-func (h *head[F]) address(raw, memory_, before []F) {
+func (h *head[F]) address(raw, mem, before []F) {
 	M, S, N := len(h.key), len(h.shift), len(before)
 	h.raw = raw
 	for i := range h.key {
@@ -66,9 +66,9 @@ func (h *head[F]) address(raw, memory_, before []F) {
 
 	h.norm = memory.Norm(h.key)
 	clear(h.cosine)
-	memory.Multiply(h.cosine, memory_, h.key)
+	memory.Multiply(h.cosine, mem, h.key)
 	for i := range h.cosine {
-		h.norms[i] = memory.Norm(memory_[i*M:][:M])
+		h.norms[i] = memory.Norm(mem[i*M:][:M])
 		h.cosine[i] /= h.norms[i]*h.norm + tiny
 		h.content[i] = h.beta * h.cosine[i]
 	}
@@ -78,21 +78,15 @@ func (h *head[F]) address(raw, memory_, before []F) {
 	}
 	clear(h.shifted)
 	for j, s := range h.shift {
-		rotate(N, j-S/2, func(from, to int) { h.shifted[to] += s * h.interpolated[from] })
+		k := turn(j-S/2, N)
+		memory.AddScaled(h.shifted[k:], s, h.interpolated[:N-k])
+		memory.AddScaled(h.shifted[:k], s, h.interpolated[N-k:])
 	}
 	sharpen(h.weights, h.shifted, h.gamma)
 }
 
-// rotate calls each with every row and the row that is so many behind it, around the end.
-func rotate(rows, by int, each func(from, to int)) {
-	to := ((by % rows) + rows) % rows
-	for from := range rows {
-		each(from, to)
-		if to++; to == rows {
-			to = 0
-		}
-	}
-}
+// turn is the row to which a shift by so many moves row 0, around the end.
+func turn(by, rows int) int { return (by%rows + rows) % rows }
 
 // sharpen sets w to the powers of v, divided by their sum.
 func sharpen[F memory.Float](w, v []F, gamma F) {
@@ -132,12 +126,11 @@ func (h *head[F]) addressBackward(s *scratch[F], dweights, mem, before, draw, dm
 	}
 	clear(s.interpolated)
 	for j, share := range h.shift {
-		var sum F
-		rotate(N, j-S/2, func(from, to int) {
-			sum += s.shifted[to] * h.interpolated[from]
-			s.interpolated[from] += s.shifted[to] * share
-		})
-		s.shift[j] = sum
+		k := turn(j-S/2, N)
+		s.shift[j] = memory.Dot(h.interpolated[:N-k], s.shifted[k:]) +
+			memory.Dot(h.interpolated[N-k:], s.shifted[:k])
+		memory.AddScaled(s.interpolated[:N-k], share, s.shifted[k:])
+		memory.AddScaled(s.interpolated[N-k:], share, s.shifted[:k])
 	}
 	for i, d := range s.interpolated {
 		dgate += d * (h.content[i] - before[i])

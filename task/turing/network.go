@@ -142,7 +142,7 @@ type pass[F memory.Float] struct {
 	dread, dwrite, dnew [][]F
 	dtop, dcell, draw   []F
 	dgates, din         []F
-	dweights            []F
+	dweights, dkept     []F
 	scratch             *scratch[F]
 }
 
@@ -151,7 +151,7 @@ func newPass[F memory.Float](c Config) *pass[F] {
 	p.score.Counts = make([]int64, counters)
 	size := c.Rows * c.Width
 	p.dmemory, p.dlast = make([]F, size), make([]F, size)
-	p.dweights = make([]F, c.Rows)
+	p.dweights, p.dkept = make([]F, c.Rows), make([]F, c.Width)
 	for range c.Heads {
 		p.dread = append(p.dread, make([]F, c.Rows))
 		p.dwrite = append(p.dwrite, make([]F, c.Rows))
@@ -385,7 +385,6 @@ func (p *pass[F]) gatesBackward(before, s *step[F], dh []F) {
 // writeBackward goes from the gradient of the memory after a step to that before it.
 func (p *pass[F]) writeBackward(before, s *step[F], draw [][]F) {
 	M := p.Width
-	clear(p.dlast)
 	for k, h := range s.write {
 		dweights, raw := p.dwrite[k], draw[k][p.address():]
 		derase, dadd := raw[:M], raw[M:]
@@ -393,18 +392,18 @@ func (p *pass[F]) writeBackward(before, s *step[F], draw [][]F) {
 			row, d, dlast := before.memory[i*M:][:M], p.dmemory[i*M:][:M], p.dlast[i*M:][:M]
 			dweights[i] += memory.Dot(d, h.add)
 			memory.AddScaled(dadd, weight, d)
-			for m, x := range d {
-				others := x // times what the other heads keep
-				for other, o := range s.write {
+			copy(p.dkept, d)
+			for other, o := range s.write {
+				for m := range d {
 					if other != k {
-						others *= 1 - o.weights[i]*o.erase[m]
+						p.dkept[m] *= 1 - o.weights[i]*o.erase[m]
 					}
 				}
-				dweights[i] -= others * row[m] * h.erase[m]
-				derase[m] -= others * row[m] * weight
-				if k == 0 {
-					dlast[m] += others * (1 - weight*h.erase[m])
-				}
+			}
+			for m, x := range p.dkept { // d times what the other heads keep
+				dweights[i] -= x * row[m] * h.erase[m]
+				derase[m] -= x * row[m] * weight
+				dlast[m] = x * (1 - weight*h.erase[m]) // the same for each head
 			}
 		}
 		for m := range M {

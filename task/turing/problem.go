@@ -68,7 +68,11 @@ func ParseProblem(name string, seed, stream uint64) (p Problem, err error) {
 			p = Problem{kind: k, least: k.shortest, most: k.longest, mostRepeats: k.repeats,
 				leastRepeats: min(1, k.repeats)}
 		}
-		known = append(known, fmt.Sprintf("%s%s:%d-%d", Prefix, k.name, k.shortest, k.longest))
+		example := fmt.Sprintf("%s%s:%d-%d", Prefix, k.name, k.shortest, k.longest)
+		if k.repeats > 0 {
+			example += fmt.Sprintf("x1-%d", k.repeats)
+		}
+		known = append(known, example)
 	}
 	if p.name == "" {
 		return p, fmt.Errorf("--corpus %q is no problem: give %s, or other lengths", name,
