@@ -107,10 +107,10 @@ func (k exampleTask) flags(extra ...string) []string {
 		layers = nil
 	}
 	return slices.Concat([]string{"--task", k.name, "--corpus", k.corpus, "--hidden", "12",
-		"--batch", "12", "--steps", "20", "--clip", "0.5", "--clip-scope", "global",
-		"--lr", "0.01", "--lr-schedule", "constant", "--validation-fraction", "0.2", "--eval-every", "10", "--checkpoint-every", "10",
-		"--checkpoint-keep", "0", "--lease-ttl", "2s", "--chunk-timeout", "1s", "--threads", "1"},
-		layers, k.network, extra)
+		"--batch", "12", "--steps", "20", "--clip", "0.5", "--clip-scope", "global", "--lr", "0.01",
+		"--lr-schedule", "constant", "--validation-fraction", "0.2", "--eval-every", "10",
+		"--checkpoint-every", "10", "--checkpoint-keep", "0", "--lease-ttl", "2s",
+		"--chunk-timeout", "1s", "--threads", "1"}, layers, k.network, extra)
 }
 
 // eachTask runs a test of each task.

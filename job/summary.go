@@ -233,8 +233,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
 			spec.SpectralRadius, spec.Leak)
 	case task.Answer:
-		s.Memory = fmt.Sprintf("memory network, %d wide, %d hops over %d sentences, %s", spec.Hidden,
-			spec.Hops, spec.MemoryRows, spec.Tying)
+		s.Memory = fmt.Sprintf("memory network, %d wide, %d hops over %d sentences, %s",
+			spec.Hidden, spec.Hops, spec.MemoryRows, spec.Tying)
 	case task.Turing:
 		s.Memory = fmt.Sprintf("neural Turing machine, memory %d x %d, %s controller of %d units",
 			spec.MemoryRows, spec.MemoryWidth, spec.Controller, spec.Hidden)

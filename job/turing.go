@@ -53,8 +53,8 @@ func openSequences(
 	}
 	in, out := len(problem.InputNames()), len(problem.OutputNames())
 	if in != of.Tokens-1 || out != of.Outputs {
-		return nil, app.Usagef("corpus %s has %d inputs and %d outputs, and the network %d and %d: "+
-			"give the problem that it learns, of any lengths", name, in, out, of.Tokens-1,
+		return nil, app.Usagef("corpus %s has %d inputs and %d outputs, and the network %d and "+
+			"%d: give the problem that it learns, of any lengths", name, in, out, of.Tokens-1,
 			of.Outputs)
 	}
 	return turing.NewEvaluation(problem, lanes), nil

@@ -119,10 +119,11 @@ func tasksOf(field protoreflect.Name) []string {
 	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
 		"deep_input", "deep_transition", "deep_output", "init", "forget_bias", "precision":
 		return task.Layered()
-	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min",
-		"momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by",
-		"clip_scope", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
-		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress", "compress_after":
+	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
+		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
+		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
+		"outer_momentum", "shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",
+		"compress_after":
 		return task.Networks()
 	}
 	return nil

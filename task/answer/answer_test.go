@@ -95,8 +95,8 @@ func TestReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer device.Close()
-	m, err := memory.NewModel(memory.Network[Story](Config{Words: set.Vocabulary().Len(), Answers: 3,
-		Hidden: 6, Hops: 2, Rows: 2, Position: true, Temporal: true, Seed: 3}), device)
+	m, err := memory.NewModel(memory.Network[Story](Config{Words: set.Vocabulary().Len(),
+		Answers: 3, Hidden: 6, Hops: 2, Rows: 2, Position: true, Temporal: true, Seed: 3}), device)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -179,7 +179,8 @@ func TestStops(t *testing.T) {
 		t.Fatal(err)
 	}
 	enough := errors.New("enough")
-	_, err = s.Backward(train.Pass{Hooks: train.Hooks{BeforeBackward: func() error { return enough }}})
+	_, err = s.Backward(train.Pass{Hooks: train.Hooks{
+		BeforeBackward: func() error { return enough }}})
 	if !errors.Is(err, enough) {
 		t.Error(err)
 	}

@@ -76,7 +76,8 @@ func TestProblems(t *testing.T) {
 			}
 			lengths[n]++
 			longest = max(longest, len(e.Inputs)/p.inputs)
-			if steps, first := p.Size(number); steps*p.inputs != len(e.Inputs) || first != e.First ||
+			steps, first := p.Size(number)
+			if steps*p.inputs != len(e.Inputs) || first != e.First ||
 				(steps-first)*p.outputs != len(e.Targets) {
 				t.Fatalf("%s: sequence %d has other sizes than %d, %d", name, number, steps, first)
 			}
