@@ -22,6 +22,8 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// HMM is a hidden Markov model of a text: task/hmm.
+	HMM = "hmm"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -34,9 +36,12 @@ func Segments(name string) bool {
 // their data.
 func Networks() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool {
-		return name == NGram || name == Reservoir
+		return Once(name) || name == HMM
 	})
 }
+
+// Once reports whether a task reads its data once: a second pass would add the same sums.
+func Once(name string) bool { return name == NGram || name == Reservoir }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -54,5 +59,6 @@ func Names() []string {
 		Regress,
 		Reservoir,
 		NGram,
+		HMM,
 	}
 }
