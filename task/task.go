@@ -22,6 +22,8 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// HMM is a hidden Markov model of a text: task/hmm.
+	HMM = "hmm"
 	// Answer answers questions about stories by a memory network: task/answer.
 	Answer = "answer"
 	// Turing learns algorithms by a neural Turing machine: task/turing.
@@ -38,7 +40,7 @@ func Segments(name string) bool {
 // their data.
 func Networks() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool {
-		return name == NGram || name == Reservoir
+		return Once(name) || name == HMM
 	})
 }
 
@@ -51,6 +53,9 @@ func Layered() []string {
 
 // OnHost reports whether a task computes on the CPU alone, in float32.
 func OnHost(name string) bool { return name != "" && !slices.Contains(Layered(), name) }
+
+// Once reports whether a task reads its data once: a second pass would add the same sums.
+func Once(name string) bool { return name == NGram || name == Reservoir }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -68,6 +73,7 @@ func Names() []string {
 		Regress,
 		Reservoir,
 		NGram,
+		HMM,
 		Answer,
 		Turing,
 	}

@@ -34,6 +34,7 @@ func flagGroups() []flagGroup {
 			"spectral-radius", "leak", "input-scale", "ridge", "washout", "order", "smoothing",
 			"memory-rows", "memory-width", "heads", "shift", "controller", "hops", "tying",
 			"position-encoding", "temporal-encoding",
+			"states", "pseudo-count",
 			"dropout-input", "dropout-locked", "layer-norm", "skip-connections", "deep-input",
 			"deep-transition", "deep-output", "label-smoothing", "teacher-forcing",
 			"teacher-forcing-steps", "teacher-forcing-choice", "tie-weights", "init",
@@ -51,8 +52,8 @@ func flagGroups() []flagGroup {
 		{"Ring", []string{"link", "topology", "intra-host", "ring-order", "bucket-bytes"}},
 		{"Slow links", []string{"sync-every", "outer-optimizer", "outer-lr", "outer-momentum",
 			"wire", "error-feedback", "sparse-rows", "compress", "compress-after"}},
-		{"Faults", []string{"restarts", "nonfinite-limit", "check-every", "evict-stragglers",
-			"inject", "audit-dir"}},
+		{"Faults", []string{"restarts", "nonfinite", "nonfinite-limit", "check-every",
+			"evict-stragglers", "inject", "audit-dir"}},
 		{"Deadlines", []string{"chunk-timeout", "lease-ttl", "step-timeout", "regroup-timeout",
 			"join-timeout", "pause-timeout"}},
 	}
