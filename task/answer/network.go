@@ -137,24 +137,24 @@ type pass[F memory.Float] struct {
 	ranks   []F       // [H]: a word's weights
 	score   train.Score
 
-	dmemory          [][]F
-	dstate, dbefore  []F // [H]
-	dweights, dlogit []F // [N]
+	dmemory           [][]F
+	dstate, dbefore   []F // [H]
+	dweights, dscores []F // [N]
 }
 
 func newPass[F memory.Float](c Config) *pass[F] {
-	p := &pass[F]{Config: c, views: c.Layout(), logits: make([]F, c.Answers),
-		ranks: make([]F, c.Hidden), dstate: make([]F, c.Hidden), dbefore: make([]F, c.Hidden),
-		dweights: make([]F, c.Rows), dlogit: make([]F, c.Rows)}
+	zeros, H := memory.Zeros[F], c.Hidden
+	p := &pass[F]{Config: c, views: c.Layout(), logits: zeros(c.Answers), ranks: zeros(H),
+		dstate: zeros(H), dbefore: zeros(H), dweights: zeros(c.Rows), dscores: zeros(c.Rows)}
 	for range c.remembers() {
-		p.memory = append(p.memory, make([]F, c.Rows*c.Hidden))
-		p.dmemory = append(p.dmemory, make([]F, c.Rows*c.Hidden))
+		p.memory = append(p.memory, zeros(c.Rows*H))
+		p.dmemory = append(p.dmemory, zeros(c.Rows*H))
 	}
 	for range c.Hops {
-		p.weights = append(p.weights, make([]F, c.Rows))
+		p.weights = append(p.weights, zeros(c.Rows))
 	}
 	for range c.Hops + 1 {
-		p.state = append(p.state, make([]F, c.Hidden))
+		p.state = append(p.state, zeros(H))
 	}
 	p.score = train.Score{Targets: 1, Counts: make([]int64, counters)}
 	return p
@@ -302,7 +302,7 @@ func (p *pass[F]) Backward(params, gradients []F, scale F) {
 // of the state after it, dstate.
 func (p *pass[F]) attendBackward(hop, n int, u []F) {
 	in, out := p.of(hop)
-	weights, dweights, dscores := p.weights[hop][:n], p.dweights[:n], p.dlogit[:n]
+	weights, dweights, dscores := p.weights[hop][:n], p.dweights[:n], p.dscores[:n]
 	clear(dweights)
 	memory.Multiply(dweights, p.memory[out][:n*p.Hidden], p.dstate)
 	memory.AddOuter(p.dmemory[out][:n*p.Hidden], weights, p.dstate)

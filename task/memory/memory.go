@@ -146,7 +146,7 @@ func (t *Task[E]) Open(lanes int) (train.Seat, error) {
 		s.passes = append(s.passes, t.NewPass())
 	}
 	for range min(lanes, groups) {
-		s.sums = append(s.sums, make([]float32, len(t.Params())))
+		s.sums = append(s.sums, Zeros[float32](len(t.Params())))
 	}
 	s.scores = make([]train.Score, lanes)
 	return s, nil

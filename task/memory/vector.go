@@ -10,6 +10,16 @@ import (
 // Float is what a network computes with: float32, and float64 to check its gradients.
 type Float interface{ float32 | float64 }
 
+// aligned is a number of floats whose memory is aligned.
+const aligned = 16
+
+// Zeros returns n zeros for the functions below. Multiply adds up in an order that depends on where
+// its arguments begin, modulo 16 bytes: with this memory, and fixed parts of it, the order is
+// always the same. Go aligns objects of whole 64 bytes so.
+func Zeros[F Float](n int) []F {
+	return make([]F, (n+aligned-1)/aligned*aligned)[:n:n]
+}
+
 // Multiply adds w x to y; w: [len(y), len(x)].
 func Multiply[F Float](y, w, x []F) { gemv(blas.NoTrans, len(y), len(x), w, x, y) }
 

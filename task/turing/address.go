@@ -24,29 +24,28 @@ type head[F memory.Float] struct {
 	content      []F // [N]: the softmax of beta cosine
 	interpolated []F // [N]
 	shifted      []F // [N]
-	sharpened    []F // [N]: the sum of the shifted ones' powers is total
 	weights      []F // [N]
 }
 
 // scratch is what the backward pass of an address needs for a moment.
 type scratch[F memory.Float] struct {
-	shifted, interpolated, content, cosine, key, shift, out []F
+	shifted, interpolated, content, cosine, key, shift []F
 }
 
 func newScratch[F memory.Float](c Config) *scratch[F] {
-	return &scratch[F]{make([]F, c.Rows), make([]F, c.Rows), make([]F, c.Rows), make([]F, c.Rows),
-		make([]F, c.Width), make([]F, c.shifts()), make([]F, c.shifts())}
+	zeros, N, S := memory.Zeros[F], c.Rows, c.shifts()
+	return &scratch[F]{zeros(N), zeros(N), zeros(N), zeros(N), zeros(c.Width), zeros(S)}
 }
 
 // tiny keeps the cosine of a row or key of zeros finite.
 const tiny = 1e-8
 
 func newHead[F memory.Float](c Config, writes bool) *head[F] {
-	h := &head[F]{key: make([]F, c.Width), shift: make([]F, c.shifts()), cosine: make([]F, c.Rows),
-		norms: make([]F, c.Rows), content: make([]F, c.Rows), interpolated: make([]F, c.Rows),
-		shifted: make([]F, c.Rows), weights: make([]F, c.Rows)}
+	zeros, N := memory.Zeros[F], c.Rows
+	h := &head[F]{key: zeros(c.Width), shift: zeros(c.shifts()), cosine: zeros(N), norms: zeros(N),
+		content: zeros(N), interpolated: zeros(N), shifted: zeros(N), weights: zeros(N)}
 	if writes {
-		h.erase, h.add = make([]F, c.Width), make([]F, c.Width)
+		h.erase, h.add = zeros(c.Width), zeros(c.Width)
 	}
 	return h
 }

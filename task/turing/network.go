@@ -137,28 +137,26 @@ type pass[F memory.Float] struct {
 	e      *Example
 	score  train.Score
 
-	inputs              []F // [D] of a step
-	dmemory, dlast      []F // [N, M]: of the memory after and before a step
-	dread, dwrite, dnew [][]F
-	dtop, dcell, draw   []F
-	dgates, din         []F
-	dweights, dkept     []F
-	scratch             *scratch[F]
+	dmemory, dlast    []F   // [N, M]: of the memory after and before a step
+	dread, dwrite     [][]F // [N] for each head: of the weights of the step before
+	dtop, dcell, draw []F
+	dgates, din       []F
+	dweights, dkept   []F
+	scratch           *scratch[F]
 }
 
 func newPass[F memory.Float](c Config) *pass[F] {
 	p := &pass[F]{Config: c, views: c.Layout(), scratch: newScratch[F](c)}
 	p.score.Counts = make([]int64, counters)
-	size := c.Rows * c.Width
-	p.dmemory, p.dlast = make([]F, size), make([]F, size)
-	p.dweights, p.dkept = make([]F, c.Rows), make([]F, c.Width)
+	zeros, N := memory.Zeros[F], c.Rows
+	p.dmemory, p.dlast = zeros(N*c.Width), zeros(N*c.Width)
+	p.dweights, p.dkept = zeros(N), zeros(c.Width)
 	for range c.Heads {
-		p.dread = append(p.dread, make([]F, c.Rows))
-		p.dwrite = append(p.dwrite, make([]F, c.Rows))
+		p.dread, p.dwrite = append(p.dread, zeros(N)), append(p.dwrite, zeros(N))
 	}
-	p.dtop, p.dcell = make([]F, c.Hidden+c.reads()), make([]F, c.Hidden)
-	p.draw = make([]F, c.Heads*(2*c.address()+2*c.Width))
-	p.dgates, p.din = make([]F, c.gates()*c.Hidden), make([]F, c.Inputs+c.reads())
+	p.dtop, p.dcell = zeros(c.Hidden+c.reads()), zeros(c.Hidden)
+	p.draw = zeros(c.Heads * (2*c.address() + 2*c.Width))
+	p.dgates, p.din = zeros(c.gates()*c.Hidden), zeros(c.Inputs+c.reads())
 	first := p.newStep()
 	for i := range first.memory {
 		first.memory[i] = initialMemory
@@ -171,9 +169,10 @@ func newPass[F memory.Float](c Config) *pass[F] {
 }
 
 func (p *pass[F]) newStep() *step[F] {
-	s := &step[F]{in: make([]F, len(p.din)), cell: make([]F, p.Hidden),
-		gates: make([]F, len(p.dgates)), top: make([]F, len(p.dtop)), raw: make([]F, len(p.draw)),
-		memory: make([]F, len(p.dmemory)), logits: make([]F, p.Outputs)}
+	zeros := memory.Zeros[F]
+	s := &step[F]{in: zeros(len(p.din)), gates: zeros(len(p.dgates)), cell: zeros(p.Hidden),
+		top: zeros(len(p.dtop)), raw: zeros(len(p.draw)), memory: zeros(len(p.dmemory)),
+		logits: zeros(p.Outputs)}
 	for range p.Heads {
 		s.read = append(s.read, newHead[F](p.Config, false))
 		s.write = append(s.write, newHead[F](p.Config, true))

@@ -185,8 +185,8 @@ func (p Problem) Fill(number int64, e *Example) {
 	rng, length, repeats := p.shape(number)
 	steps, first := p.size(length, repeats)
 	e.First = first
-	e.Inputs = zeros(e.Inputs, steps*p.inputs)
-	e.Targets = zeros(e.Targets, (steps-first)*p.outputs)
+	e.Inputs = cleared(e.Inputs, steps*p.inputs)
+	e.Targets = cleared(e.Targets, (steps-first)*p.outputs)
 	row := func(t int) []float32 { return e.Inputs[t*p.inputs:][:p.inputs] }
 	draw := func(t, n int) {
 		for i := range n {
@@ -230,10 +230,10 @@ func (p Problem) recall(
 	}
 }
 
-// zeros returns n zeros, in x if it has room.
-func zeros[F any](x []F, n int) []F {
+// cleared returns n zeros, in x if it has room.
+func cleared(x []float32, n int) []float32 {
 	if cap(x) < n {
-		return make([]F, n)
+		return make([]float32, n)
 	}
 	x = x[:n]
 	clear(x)
