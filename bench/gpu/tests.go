@@ -157,15 +157,17 @@ func profile(ctx context.Context, s *session) (string, error) {
 }
 
 // sanitizing is the part in which compute-sanitizer looks for wrong addresses (memcheck) or races
-// in shared memory (racecheck) in the kernels.
+// in shared memory (racecheck) in the kernels. It makes them many times slower, so that the part's
+// limit is the only one.
 func sanitizing(check string) func(context.Context, *session) (string, error) {
 	return func(ctx context.Context, s *session) (string, error) {
 		path := tool("compute-sanitizer")
 		if path == "" {
 			return "", fmt.Errorf("%w: no compute-sanitizer here", errSkipped)
 		}
-		text, err := s.output(ctx, "sanitizer-"+check, path, "--tool", check, "--error-exitcode",
-			"9", s.testProgram("cuda"), "-test.v", "-test.short", "-test.run", sanitizedTests)
+		text, err := s.output(ctx, "sanitizer-"+check, "env", "RONDO_CUDA_PATIENCE=",
+			path, "--tool", check, "--error-exitcode", "9", s.testProgram("cuda"), "-test.v",
+			"-test.short", "-test.run", sanitizedTests)
 		late := context.Cause(ctx) != nil
 		verdict, found := sanitized(check, text, late)
 		if found {
