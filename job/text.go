@@ -29,7 +29,7 @@ type Text struct {
 // Tokenizer is the spec's way to split text.
 func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
 	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
-		Normalize: corpus.Normalization(spec.Normalize)}
+		Normalize: corpus.Normalization(spec.Normalize), Ends: corpus.Ends(spec.Eos)}
 }
 
 // OpenCorpus opens the job's training text; with a nil vocabulary it builds one.
@@ -57,6 +57,7 @@ func openCorpus(
 	c, err := corpus.Open(ctx, corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
+		TextField:    spec.TextField,
 		MinFrequency: spec.MinFrequency,
 		Reserved:     reserved,
 		MaxTokens:    maxTokens,
@@ -278,6 +279,7 @@ func charactersPerToken(
 	}
 	asCharacters := jobspec.Default()
 	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
+	asCharacters.Eos, asCharacters.TextField = spec.Eos, spec.TextField
 	characters, err := OpenText(ctx, source, asCharacters, nil)
 	if err != nil {
 		return 0, err

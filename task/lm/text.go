@@ -3,6 +3,7 @@ package lm
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"rondo/corpus"
 	"rondo/model"
@@ -11,7 +12,7 @@ import (
 // Writer generates text with a language model.
 type Writer struct {
 	vocabulary *corpus.Vocabulary
-	unit       corpus.Unit
+	tokenizer  corpus.Tokenizer
 	prefix     []int32 // start of the text; empty: none
 	first      int32   // read by the model if the prefix is empty
 	tokens     int
@@ -24,7 +25,7 @@ func NewWriter(
 	v *corpus.Vocabulary, t corpus.Tokenizer, prefix string, tokens int, how model.Sampling,
 ) (*Writer, error) {
 	ids, err := v.Encode(t, prefix)
-	return &Writer{v, t.Unit, ids, firstToken(v, t.Unit), tokens, how}, err
+	return &Writer{v, t, ids, firstToken(v, t.Unit), tokens, how}, err
 }
 
 // At returns the writer of a step's sample, whose draws depend on its seed and the step alone.
@@ -51,16 +52,18 @@ func (w Writer) Write(ctx context.Context, g Generator) (string, error) {
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return "", err
 	}
-	return w.vocabulary.Decode(w.unit, append(w.prefix[:len(w.prefix):len(w.prefix)], next...)), nil
+	return w.vocabulary.Decode(w.tokenizer, slices.Concat(w.prefix, next)), nil
 }
 
 // firstToken stands for an empty prefix: the end of a line, or a space, or the most frequent token.
 func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
+	ends := []string{corpus.EndOfText}
 	if unit == corpus.Char {
-		for _, token := range []string{"\n", " "} {
-			if id := v.ID(token); id != 0 {
-				return id
-			}
+		ends = append(ends, "\n", " ")
+	}
+	for _, token := range ends {
+		if id := v.ID(token); id != 0 {
+			return id
 		}
 	}
 	return int32(min(1, v.Len()-1))
