@@ -110,20 +110,37 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 // inserted becomes a line feed. Ids must be in [0, Len()).
 func (v *Vocabulary) Decode(t Tokenizer, ids []int32) string {
 	var text strings.Builder
-	begun := false // a token precedes in the line
+	d := v.NewDecoder(t)
 	for _, id := range ids {
-		if t.marksEnds() && v.tokens[id] == EndOfText {
-			text.WriteByte('\n')
-			begun = false
-			continue
-		}
-		if begun {
-			text.WriteString(t.Unit.Separator())
-		}
-		text.WriteString(v.tokens[id])
-		begun = true
+		text.WriteString(d.Next(id))
 	}
 	return text.String()
+}
+
+// Decoder turns ids into text, one after the other.
+type Decoder struct {
+	vocabulary *Vocabulary
+	tokenizer  Tokenizer
+	begun      bool // a token precedes in the line
+}
+
+// NewDecoder makes a decoder of a text that was split by t.
+func (v *Vocabulary) NewDecoder(t Tokenizer) *Decoder {
+	return &Decoder{vocabulary: v, tokenizer: t}
+}
+
+// Next returns what a token adds to the text.
+func (d *Decoder) Next(id int32) string {
+	token := d.vocabulary.tokens[id]
+	if d.tokenizer.marksEnds() && token == EndOfText {
+		d.begun = false
+		return "\n"
+	}
+	if d.begun {
+		token = d.tokenizer.Unit.Separator() + token
+	}
+	d.begun = true
+	return token
 }
 
 // encoder returns a sink that calls put with the id of every token.

@@ -201,13 +201,13 @@ func (d *Text) Close() error {
 	return err
 }
 
-// Write lets a language model continue a text by so many tokens.
+// Write lets a language model continue a text by so many tokens, and passes it piece by piece.
 func (t *Trained) Write(
-	ctx context.Context, prefix string, tokens int, how model.Sampling,
-) (string, error) {
+	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
+) error {
 	w, err := lm.NewWriter(t.Vocabulary, Tokenizer(t.Spec), prefix, tokens, how)
 	if err != nil {
-		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
+		return app.Usage(fmt.Errorf("--prefix: %w", err))
 	}
 	var g lm.Generator
 	switch network := t.weights.(type) {
@@ -219,9 +219,9 @@ func (t *Trained) Write(
 		g, err = network.NewGenerator()
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	return w.Write(ctx, g)
+	return w.Stream(ctx, g, each)
 }
 
 // openText opens a text to evaluate on.
