@@ -14,6 +14,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 	"rondo/task/fill"
+	"rondo/task/hmm"
 	"rondo/task/lm"
 	"rondo/task/ngram"
 	"rondo/telemetry"
@@ -214,6 +215,8 @@ func (t *Trained) Write(
 	case *model.Labeller:
 		g, err = network.NewGenerator(int(t.Spec.Bptt))
 	case *ngram.Model:
+		g, err = network.NewGenerator()
+	case *hmm.Model:
 		g, err = network.NewGenerator()
 	case *model.Model:
 		g, err = network.NewGenerator()

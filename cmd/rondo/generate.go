@@ -117,7 +117,8 @@ func generateCommand() *cobra.Command {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM, task.NGram)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM, task.NGram,
+			task.HMM)
 		if err != nil {
 			return err
 		}

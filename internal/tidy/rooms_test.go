@@ -63,8 +63,9 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/count task/describe task/example task/fill task/label task/lines task/lm " +
-			"task/ngram task/regress task/reservoir task/tag task/translate telemetry train",
+			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
+			"task/lm task/ngram task/regress task/reservoir task/tag task/translate telemetry " +
+			"train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec",
@@ -136,6 +137,8 @@ func otherRooms() []room {
 		{path: "task/reservoir", imports: "compute model task/count task/regress train",
 			tests: "compute/cpu corpus corpus/series", never: network + " " + storage},
 		{path: "task/ngram", imports: "compute corpus model task/count task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
 			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/example", imports: "corpus/examples task/ahead train",
 			never: network + " " + graphs + " " + storage},

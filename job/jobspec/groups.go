@@ -32,6 +32,7 @@ func flagGroups() []flagGroup {
 		{"Model", []string{"task", "embed", "bidirectional", "hidden-backward", "blanks", "pool",
 			"decoder-context", "vector-as", "ends", "attention", "feedback", "target",
 			"spectral-radius", "leak", "input-scale", "ridge", "washout", "order", "smoothing",
+			"states", "pseudo-count",
 			"dropout-input", "dropout-locked", "layer-norm", "skip-connections", "deep-input",
 			"deep-transition", "deep-output", "label-smoothing", "teacher-forcing",
 			"teacher-forcing-steps", "teacher-forcing-choice", "tie-weights", "init",
@@ -49,8 +50,8 @@ func flagGroups() []flagGroup {
 		{"Ring", []string{"link", "topology", "intra-host", "ring-order", "bucket-bytes"}},
 		{"Slow links", []string{"sync-every", "outer-optimizer", "outer-lr", "outer-momentum",
 			"wire", "error-feedback", "sparse-rows", "compress", "compress-after"}},
-		{"Faults", []string{"restarts", "nonfinite-limit", "check-every", "evict-stragglers",
-			"inject", "audit-dir"}},
+		{"Faults", []string{"restarts", "nonfinite", "nonfinite-limit", "check-every",
+			"evict-stragglers", "inject", "audit-dir"}},
 		{"Deadlines", []string{"chunk-timeout", "lease-ttl", "step-timeout", "regroup-timeout",
 			"join-timeout", "pause-timeout"}},
 	}
