@@ -134,14 +134,19 @@ func (t *texts) findFiles(folder string) error {
 	})
 }
 
-// findMatches adds the files that a pattern matches.
+// findMatches adds the files that a pattern matches, but not behind a name that begins with a dot.
 func (t *texts) findMatches(pattern string) error {
 	names, err := filepath.Glob(pattern)
 	if err != nil {
 		return fmt.Errorf("the pattern is malformed: %w", err)
 	}
+	folder := location.Above(pattern)
 	for _, name := range names {
-		if err := t.addFile(location.Above(pattern), name); err != nil {
+		if inside, err := filepath.Rel(folder, name); err == nil && filepath.IsLocal(inside) &&
+			strings.Contains("/"+filepath.ToSlash(inside), "/.") {
+			continue
+		}
+		if err := t.addFile(folder, name); err != nil {
 			return err
 		}
 	}

@@ -86,6 +86,7 @@ func TestTexts(t *testing.T) {
 	}{
 		{folder, word, "one two three four five six seven eight nine ten"},
 		{folder + "/b/*.txt.*", word, "four five six"},
+		{folder + "/*/*", word, "four five six"},
 		{folder + "/b," + folder + "/a.txt", word, "four five six one two three"},
 		{"file://" + folder + "/b/", word, "four five six"},
 		{folder, Tokenizer{Word, None, LineEnds},
