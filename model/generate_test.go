@@ -106,15 +106,16 @@ func TestGenerateErrors(t *testing.T) {
 	}
 }
 
-// TestChoose checks frequencies against softmax(logits / temperature) over the top K and the top P of
-// these. Ties go to the smaller token.
+// TestChoose checks frequencies against softmax(logits / temperature) over the top K and the top P
+// of these. Ties go to the smaller token.
 func TestChoose(t *testing.T) {
 	const draws = 40000
 	logits := []float32{1, 3, 2, 3, -1, 2}
 	c := chooser{order: make([]int32, len(logits)), weight: make([]float64, len(logits))}
 	for _, s := range []Sampling{{Temperature: 1}, {Temperature: 0.5}, {Temperature: 3},
 		{Temperature: 1, TopK: 1}, {Temperature: 2, TopK: 3}, {Temperature: 1, TopK: 6},
-		{Temperature: 1, TopP: 0.5}, {Temperature: 1, TopK: 4, TopP: 0.95}, {Temperature: 1, TopP: 1},
+		{Temperature: 1, TopP: 0.5}, {Temperature: 1, TopK: 4, TopP: 0.95},
+		{Temperature: 1, TopP: 1},
 		{Temperature: 1e-9}, {Greedy: true}} {
 		allowed := []int{1, 3, 2, 5, 0, 4} // by logit, then by token
 		if s.TopK > 0 {
