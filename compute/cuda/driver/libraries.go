@@ -16,9 +16,9 @@ const librariesEnvironment = "RONDO_CUDA_LIBRARIES"
 
 // libraryFolders are those in which a library of NVIDIA is looked for, each with a slash behind:
 // where the loader looks, written as none; the toolkit's; and where conda (lib) and pip
-// (site-packages/nvidia/*/lib) put NVIDIA's packages, for the Python of PATH, an active environment,
-// the user, and the places where images have one. Only folders that have the file are returned, and
-// the first always.
+// (site-packages/nvidia/*/lib) put NVIDIA's packages, for the Python of PATH, an active
+// environment, the user, and the places where images have one. Only folders that have the file are
+// returned, and the first always.
 func libraryFolders(file string) []string {
 	all := []string{"", "/usr/local/cuda/lib64/"}
 	roots := pythonRoots()
