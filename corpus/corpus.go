@@ -26,7 +26,8 @@ import (
 
 // Config selects a text and its tokenization.
 type Config struct {
-	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key).
+	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key). A
+	// .zip with one .txt file is that text.
 	Source    string
 	Tokenizer Tokenizer
 	// MinFrequency: rarer tokens become <unk>. It is ignored when Vocabulary is given.
@@ -129,7 +130,7 @@ type TokenBuild struct {
 }
 
 // Read calls each function in turn with the source's content from its start. If there are at least
-// two, their readers are also io.ReaderAt and io.Seeker.
+// two, or the source is a .zip, their readers are also io.ReaderAt and io.Seeker.
 func (b *TokenBuild) Read(ctx context.Context, passes ...func(io.Reader) error) error {
 	return b.src.passes(ctx, b.Scratch, passes)
 }
@@ -199,13 +200,16 @@ func (id identity) key() string {
 func buildTokens(ctx context.Context, b *TokenBuild, cfg Config) error {
 	vocabulary := cfg.Vocabulary
 	var passes []func(io.Reader) error
+	pass := func(read func(text io.Reader) error) {
+		passes = append(passes, func(r io.Reader) error { return readText(cfg.Source, r, read) })
+	}
 	if vocabulary == nil {
-		passes = append(passes, func(text io.Reader) (err error) {
+		pass(func(text io.Reader) (err error) {
 			vocabulary, err = countVocabulary(ctx, text, cfg, b.Scratch)
 			return err
 		})
 	}
-	passes = append(passes, func(text io.Reader) error {
+	pass(func(text io.Reader) error {
 		w, err := b.Writer(Header{Vocabulary: vocabulary})
 		if err != nil {
 			return err
