@@ -12,25 +12,36 @@ import (
 // MaxUnzipped bounds what a small archive of text can make of itself, in bytes.
 const MaxUnzipped = 4 << 30
 
-// seekable are the formats that are not read from start to end: sources that are named so give
-// readers that are also io.ReaderAt and io.Seeker.
-func seekable(source string) bool {
-	return slices.Contains([]string{".zip", ".parquet"}, Extension(source))
+type seekable interface {
+	io.ReaderAt
+	io.Seeker
 }
 
 // ReadZip calls read with the name and the content of the one file of an archive whose name ends
 // in one of ends. Names that begin with "." or "_" do not count. A file of more than limit bytes is
-// refused. packed is also io.ReaderAt and io.Seeker. Errors of read are given the name.
+// refused, and so is such an archive. packed need not be seekable. Errors of read are given the name.
 func ReadZip(
 	packed io.Reader, ends []string, limit uint64, read func(name string, content io.Reader) error,
 ) error {
-	at := packed.(interface {
-		io.ReaderAt
-		io.Seeker
-	})
+	at, isFile := packed.(seekable)
+	if !isFile {
+		file, err := scratchFile("")
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if _, err := io.Copy(file, io.LimitReader(packed, int64(limit)+1)); err != nil {
+			return err
+		}
+		at = file
+	}
 	size, err := at.Seek(0, io.SeekEnd)
 	if err != nil {
 		return err
+	}
+	if size > int64(limit) {
+		return fmt.Errorf("an archive of more than %d bytes is not unpacked: give the file itself",
+			limit)
 	}
 	archive, err := zip.NewReader(at, size)
 	if err != nil {
@@ -64,13 +75,4 @@ func ReadZip(
 		return fmt.Errorf("%q: %w", found.Name, err)
 	}
 	return nil
-}
-
-// readText calls read with a text, or with the one .txt file of an archive.
-func readText(source string, text io.Reader, read func(io.Reader) error) error {
-	if Extension(source) != ".zip" {
-		return read(text)
-	}
-	return ReadZip(text, []string{".txt"}, MaxUnzipped,
-		func(_ string, content io.Reader) error { return read(content) })
 }

@@ -86,8 +86,9 @@ func TestArchivesAreUnpackedWithinALimit(t *testing.T) {
 // vocabulary is given.
 func TestZippedText(t *testing.T) {
 	const text = "a rose is a rose\n"
-	words := Config{Source: textFile(t, text), Tokenizer: Tokenizer{Word, None},
-		CacheDir: t.TempDir()}
+	words := Config{Source: textFile(t, text),
+		Tokenizer: Tokenizer{Unit: Word, Normalize: None},
+		CacheDir:  t.TempDir()}
 	plain := open(t, words)
 	zipped := archive(t, text, "_about.txt", "in/rose.txt", "readme.md")
 	path := filepath.Join(t.TempDir(), "rose.zip")
@@ -109,6 +110,15 @@ func TestZippedText(t *testing.T) {
 				t.Errorf("%s, given vocabulary %v: %d tokens", source, given != nil, c.Tokens().Len())
 			}
 		}
+	}
+	lines := words
+	lines.Source = filepath.Join(t.TempDir(), "lines.zip")
+	if err := os.WriteFile(lines.Source, archive(t, "{\"text\": \"a rose is\"}\n"+
+		"{\"text\": \"a rose\"}\n", "rose.jsonl"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c := open(t, lines); c.Fingerprint() != plain.Fingerprint() {
+		t.Errorf("zipped lines: %d tokens", c.Tokens().Len())
 	}
 	for name, file := range map[string][]byte{
 		"0 files":     archive(t, text, "a.md"),

@@ -67,9 +67,8 @@ func (e *FormatError) Error() string {
 type source interface {
 	// identity changes when the text does.
 	identity() string
-	// passes calls each function in turn with the text from its start. The readers are also
-	// io.ReaderAt and io.Seeker if there are several, or if the source is seekable. scratch is a
-	// folder for temporary files.
+	// passes calls each function in turn with the text from its start. scratch is a folder for
+	// temporary files.
 	passes(ctx context.Context, scratch string, each []func(io.Reader) error) error
 	close()
 }
@@ -240,17 +239,18 @@ func openBlob(
 	return &blobSource{bucket, name, key, attrs}, nil
 }
 
+func (b *blobSource) String() string { return b.name }
+
 func (b *blobSource) identity() string {
 	return fmt.Sprintf("%s %q %d %d", b.name, b.attrs.ETag, b.attrs.Size,
 		b.attrs.ModTime.UnixNano())
 }
 
-// passes reads the object from storage only once. Several passes, and one that must seek, read a
-// scratch copy.
+// passes reads the object from storage only once. Several passes read a scratch copy.
 func (b *blobSource) passes(
 	ctx context.Context, scratch string, each []func(io.Reader) error,
 ) error {
-	if len(each) == 1 && !seekable(b.name) {
+	if len(each) == 1 {
 		return b.read(ctx, each[0])
 	}
 	file, err := scratchFile(scratch)
@@ -312,8 +312,7 @@ func (w watchedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadSource calls read with the content of a file or a blob, named as for Open. The content of a
-// .zip or .parquet file is also an io.ReaderAt and io.Seeker.
+// ReadSource calls read with the content of a file or a blob, named as for Open.
 func ReadSource(
 	ctx context.Context, name string, open func(context.Context, string) (*blob.Bucket, error),
 	read func(io.Reader) error,
