@@ -135,7 +135,7 @@ func (v *vectors) run() {
 	v.each(t.view(vectorWeight, t.params), func(k int, w []float32) {
 		t.dev.Gemm(false, true, v.B, H, F, 1, v.x, w, 0, v.y[k])
 	})
-	if t.config.Context == ContextInput { // the entry adds to it
+	if t.config.Context == ContextInput { // decoderInput adds to it
 		t.dev.Zero(v.dy[0])
 	}
 }
