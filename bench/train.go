@@ -12,6 +12,7 @@ import (
 	"rondo/model"
 	"rondo/task/lm"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
 // TrainRow is how fast a device trains a shape. Its rates are of whole steps: reading the batch,
@@ -103,9 +104,9 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 	}
 	t, err := train.New(task, train.Config{
 		Lanes: s.Batch, Steps: maxSteps,
-		Optimizer:      train.Optimizer{Rule: compute.SGD},
-		Schedule:       train.Schedule{Kind: train.Constant, Rate: learningRate},
-		Clip:           train.Clip{Limit: 1, By: train.ByNorm, Scope: train.ScopeWorker},
+		Optimizer:      optim.Optimizer{Rule: compute.SGD},
+		Schedule:       optim.Schedule{Kind: optim.Constant, Rate: learningRate},
+		Clip:           optim.Clip{Limit: 1, By: optim.ByNorm, Scope: optim.ScopeWorker},
 		NonfiniteLimit: 1, Observer: watch, HostMemory: inPlace,
 	})
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
 // The names of a manifest's metrics.
@@ -290,9 +291,9 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 // OtherRates says that a job goes on from a checkpoint of a job of another length, if the learning
 // rates depend on that: then the steps are not those of one run. "": they are.
 func OtherRates(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) string {
-	kind, steps := train.ScheduleKind(spec.LrSchedule), Steps(spec, d)
+	kind, steps := optim.ScheduleKind(spec.LrSchedule), Steps(spec, d)
 	before, known := c.Metrics[metricTotalSteps]
-	if kind != train.Cosine && kind != train.Linear || !known || before == float64(steps) {
+	if kind != optim.Cosine && kind != optim.Linear || !known || before == float64(steps) {
 		return ""
 	}
 	return fmt.Sprintf("--lr-schedule %s falls over all steps of the job, which were %.0f at the "+

@@ -59,7 +59,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
-	loss := lossOrNaN(all.loss.value(), all.nonfinite)
+	loss := lossOrNaN(all.loss.Value(), all.nonfinite)
 	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
@@ -208,7 +208,7 @@ func (b *batch) healStates(e *agree.Entry) error {
 func (t *Trainer) afterStep(ctx context.Context) error {
 	step := t.progress.Step
 	last := step == t.cfg.Steps
-	every := func(interval int64) bool { return t.cfg.Local.due(step, interval) }
+	every := func(interval int64) bool { return t.cfg.Local.Due(step, interval) }
 	after := t.progress
 
 	t.laps.begin()
@@ -236,7 +236,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
 	if !t.task.Evaluates() && epochEnds {
-		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
+		after.Plateau.Measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
 	if saveDue {
 		if err := t.save(ctx, after); err != nil {

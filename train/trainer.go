@@ -87,7 +87,7 @@ func (t *Trainer) allocate(n int) (err error) {
 	if err := t.newSlots(n); err != nil {
 		return err
 	}
-	if t.cfg.Local.on() {
+	if t.cfg.Local.On() {
 		r := &round{batch: t.batch}
 		t.unit = r
 		_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)

@@ -64,7 +64,8 @@ func processRooms() []room {
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
 			"task/count task/describe task/example task/fill task/label task/lines task/lm " +
-			"task/ngram task/regress task/reservoir task/tag task/translate telemetry train",
+			"task/ngram task/regress task/reservoir task/tag task/translate telemetry train " +
+			"train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
@@ -116,7 +117,10 @@ func otherRooms() []room {
 			never: network + " " + storage},
 		{path: "train/agree", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
-		{path: "train", imports: "compute train/agree",
+		{path: "train/exact", never: network + " " + graphs},
+		{path: "train/optim", imports: "compute", tests: "compute/cpu",
+			never: network + " " + graphs},
+		{path: "train", imports: "compute train/agree train/exact train/optim",
 			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
 		{path: "sum/sharded", imports: "compute sum train/agree", tests: "compute/cpu",
