@@ -68,6 +68,8 @@ func processRooms() []room {
 			"train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
+		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
+			"proto/rondo/v1", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
 			never: network + " " + graphs},
 		{path: "internal/tidy"},
