@@ -69,8 +69,8 @@ func (gpu) Peak(time.Duration) float64 { return 0 }
 func (gpu) Threads() int               { return 0 }
 func (gpu) HostMemory() bool           { return false }
 
-// Settings returns a device's settings, and their names for people. It opens the device with each of
-// them, so that an error comes before the first row.
+// Settings returns a device's settings, and their names for people. It opens the device with each
+// of them, so that an error comes before the first row.
 func Settings(
 	device string, precisions []string, threads []int,
 ) (all []Setting, names []string, err error) {

@@ -25,8 +25,7 @@ const (
 // link is a kind of link between neighbours.
 type link struct {
 	name string
-	// listen opens the door of a rank of its own process. It is nil of a link that does not
-	// leave the process.
+	// listen opens a rank's listener. Nil for a link within the process.
 	listen func(address string) (door, error)
 	way    grpclink.Way // by which the chunks of a link that listens go
 
