@@ -249,9 +249,9 @@ type Update struct {
 	Rho          float32
 	Epsilon      float32
 	WeightDecay  float32
-	// Held, unless 0, freezes the second moment of Adam, AdamW and RMSProp, which is of that many
-	// updates, because gradients in bursts would make it too large (1-bit Adam; Tang et al. 2021,
-	// arXiv:2102.02888, Algorithm 1).
+	// Held, unless 0, freezes the second moment of Adam, AdamW and RMSProp. It is the number of
+	// updates in that moment. Later gradients in bursts would make it too large (1-bit Adam; Tang
+	// et al. 2021, arXiv:2102.02888, Algorithm 1).
 	Held int64
 }
 
@@ -279,7 +279,7 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
-// Clip says how a gradient is limited.
+// Clip configures how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
 	ByValue bool
@@ -341,7 +341,7 @@ type Device interface {
 	// Zero fills with zeros.
 	Zero(x []float32)
 
-	// NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
+	// NewRecurrent makes a layer's workspace. With inference it has no memory for Backward.
 	NewRecurrent(s RecurrentShape, inference bool) Recurrent
 	// NewOutput makes the last layer's workspace.
 	NewOutput(s OutputShape) Output
@@ -471,8 +471,8 @@ const (
 	SquaresPart  = 1 << 20
 )
 
-// DropoutKeep says whether dropout with probability p keeps an element. key stands for the lane and
-// layer; a SplitMix64 hash (Steele, Lea and Flood 2014) of key and index is compared with p.
+// DropoutKeep reports whether dropout with probability p keeps an element. key identifies the lane
+// and layer; a SplitMix64 hash (Steele, Lea and Flood 2014) of key and index is compared with p.
 func DropoutKeep(key uint64, index int, p float32) bool {
 	z := key + (uint64(index)+1)*0x9E3779B97F4A7C15
 	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9

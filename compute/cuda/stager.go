@@ -58,8 +58,8 @@ func (d *Device) FreeHost(x []float32) {
 	d.memory.closeSlot(s)
 }
 
-// pinned panics unless x is of AllocHost's memory: a copy of other memory would wait, or be of what
-// is no longer there.
+// pinned panics unless x is memory of AllocHost: a copy to other memory would wait, or might reach
+// memory that has been freed.
 func (a *aside) pinned(what string, x []float32) {
 	for begin, s := range a.hosts {
 		first := uintptr(at(x)) - uintptr(begin) // past any length where x begins before
@@ -70,8 +70,8 @@ func (a *aside) pinned(what string, x []float32) {
 	panic(fmt.Sprintf("cuda: %s with host memory at %p, which AllocHost did not give", what, at(x)))
 }
 
-// StartDownload enqueues a copy to pinned memory beside what the device is asked for next. In a
-// recording the copy is a branch of the graph, and to wait for it is to wait for the graph.
+// StartDownload enqueues a copy to pinned memory that runs beside later work. In a recording the
+// copy is a branch of the graph, and waiting for it is waiting for the graph.
 func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 	compute.CheckSame("StartDownload", len(dst), len(src))
 	if len(src) == 0 {
@@ -136,8 +136,8 @@ func (a *aside) event(q *queue) *driver.Event {
 	return e
 }
 
-// join has what is enqueued next wait for all copies aside that were begun; while recording,
-// for those of the recording, of which it must be the end.
+// join makes later work wait for all copies that were started. While recording, it waits for those
+// of the recording, and must be its last call.
 func (a *aside) join(q *queue) {
 	if a.fork == nil || q.record != nil && !a.copied {
 		return
