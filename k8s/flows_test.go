@@ -126,7 +126,7 @@ func peers(objects []metav1.Object) []peer {
 	return all
 }
 
-// selects says whether a selector has the labels; nil selects nothing.
+// selects reports whether a selector has the labels; nil selects nothing.
 func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string) bool {
 	t.Helper()
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
@@ -136,7 +136,7 @@ func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string)
 	return parsed.Matches(labels.Set(of))
 }
 
-// admits says whether a rule's peers have the other side in them; a rule without peers is for all.
+// admits reports whether a rule's peers include the other side; a rule without peers is for all.
 func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) bool {
 	t.Helper()
 	return len(rule) == 0 || slices.ContainsFunc(rule, func(p networkingv1.NetworkPolicyPeer) bool {
@@ -156,7 +156,7 @@ func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) boo
 	})
 }
 
-// opens says whether a rule's ports have the receiver's port; a rule without ports is for all.
+// opens reports whether a rule's ports have the receiver's port; a rule without ports is for all.
 func opens(rule []networkingv1.NetworkPolicyPort, port corev1.ContainerPort) bool {
 	protocol := func(p *corev1.Protocol) corev1.Protocol {
 		if p == nil {
@@ -301,7 +301,7 @@ func TestPorts(t *testing.T) {
 	})
 }
 
-// listens says whether a pod has the port.
+// listens reports whether a pod has the port.
 func listens(p corev1.Pod, at intstr.IntOrString) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool {

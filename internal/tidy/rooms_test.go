@@ -223,7 +223,7 @@ func outerRooms() []room {
 	}
 }
 
-// nobodyImports says whether a room looks at the whole, and so is imported by none.
+// nobodyImports reports whether a room looks at the whole, and so is imported by none.
 func nobodyImports(path string) bool {
 	return within(path, "integration") || path == "internal/tidy"
 }
@@ -285,12 +285,12 @@ func goList(t *testing.T, environment []string, arguments ...string) []byte {
 	return output
 }
 
-// within says whether path is the folder or lies below it.
+// within reports whether path is the folder or lies below it.
 func within(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")
 }
 
-// covers says whether pattern, a path or a path with "/...", covers path.
+// covers reports whether pattern, a path or a path with "/...", covers path.
 func covers(pattern, path string) bool {
 	if folder, below := strings.CutSuffix(pattern, "/..."); below {
 		return within(path, folder)
@@ -298,14 +298,14 @@ func covers(pattern, path string) bool {
 	return pattern == path
 }
 
-// allows says whether the words of allowed let a package import ours at path.
+// allows reports whether the words of allowed let a package import ours at path.
 func allows(allowed, path string) bool {
 	return slices.ContainsFunc(strings.Fields(allowed), func(word string) bool {
 		return word == "*" || covers(word, path)
 	})
 }
 
-// banned says whether the words of never forbid an import of others. A word with a domain stands
+// banned reports whether the words of never forbid an import of others. A word with a domain stands
 // for all packages below it too; one of the standard library only for itself.
 func banned(never, path string) bool {
 	return slices.ContainsFunc(strings.Fields(never), func(word string) bool {

@@ -49,7 +49,7 @@ func buildCommands(ctx context.Context, folder string) error {
 	}
 	cgo := os.Getenv("CGO_ENABLED") != "0"
 	build := exec.CommandContext(ctx, "go", buildArguments(folder, cgo)...)
-	// What it says of a build that works is the linker's warning of dlopen, which nothing calls.
+	// A build that works prints only the linker's warning of dlopen, which nothing calls.
 	if said, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("%sgo build: %w; if a static C library is missing, install it (Debian: "+
 			"libc6-dev, Fedora: glibc-static) or set CGO_ENABLED=0", said, err)
