@@ -195,8 +195,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	of, err := taskOf(spec)
 	if err != nil {
-		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
-			"use the version that made it, or a later one", c.Path, spec.Task)
+		return nil, app.Usagef("checkpoint %s was trained with --task %s, which this version does "+
+			"not know: use the version that made it, or a later one", c.Path, spec.Task)
 	}
 	network, err := NetworkOf(spec, extentOf(c))
 	if err != nil {

@@ -41,7 +41,8 @@ func buildArguments(folder string, cgo bool) []string {
 // leaves the C kernels out.
 func buildCommands(ctx context.Context, folder string) error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the image is of Linux, this is %s: use docker build -f k8s/Dockerfile",
+		return fmt.Errorf("the image is built for Linux, and this is %s: use docker build -f "+
+			"k8s/Dockerfile",
 			runtime.GOOS)
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
