@@ -104,7 +104,7 @@ func TestObserveAJob(t *testing.T) {
 	}
 }
 
-// An observer starts without etcd, and says that it has none.
+// An observer starts without etcd, and reports that.
 func TestObserveWithoutEtcd(t *testing.T) {
 	j := &aJob{t: t, where: meet.Config{Etcd: []string{"127.0.0.1:1"}, Job: "demo",
 		Patience: time.Second}}

@@ -204,7 +204,8 @@ func TestAuditOfCheckpoints(t *testing.T) {
 	}
 }
 
-// TestAuditOfSeveralRuns says that there are several: they may not have been meant to be one job.
+// TestAuditOfSeveralRuns: the proof says that there were several runs, since they may not have been
+// meant to be one job.
 func TestAuditOfSeveralRuns(t *testing.T) {
 	for runs, want := range map[int]string{
 		1: "steps 3..9: each of 4 lanes read exactly once (28 segments, 5 rings, 0 attempts " +

@@ -49,7 +49,8 @@ func root(t *testing.T) string {
 	return folder
 }
 
-// tree returns the text files of the project: not what git, builds and runs make, nor testdata.
+// tree returns the text files of the project, without testdata and the files that git, builds and
+// runs make.
 func tree(t *testing.T) []source {
 	t.Helper()
 	made := []string{".git", "bin", "dist", "checkpoints", "testdata", ".venv"}
