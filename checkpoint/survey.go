@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Row is a checkpoint in a Survey. A damaged one has a Problem; if its manifest cannot be read, only
-// that and its Step.
+// Row is a checkpoint in a Survey. A damaged one has a Problem; if its manifest cannot be read, it
+// has only that and its Step.
 type Row struct {
 	Step    int64     `json:"step"`
 	Epoch   int64     `json:"epoch"`

@@ -168,17 +168,17 @@ type Recurrent interface {
 	Close()
 }
 
-// Telling is a Recurrent that finishes the gradients of some weights before the others, and reports
-// each. Its work is done when its calls return.
-type Telling interface {
+// ProgressReporter is a Recurrent that finishes the gradients of some weights before the others and
+// reports each. Its work is done when its calls return.
+type ProgressReporter interface {
 	Recurrent
-	// BackwardTelling is Backward, to the last bit. It calls told with the number of finished
+	// BackwardReporting is Backward, to the last bit. It calls finished with the number of finished
 	// tensors of dw, and of finished rows in the next one: (1, 0) after dw.IH, (1, H), (1, 2H) and
 	// so on after each gate's rows of dw.HH except the last gate's, and (Cell.Tensors, 0) after all
-	// of dw. From then on others may read and write the finished part, while BackwardTelling
+	// of dw. From then on others may read and write the finished part, while BackwardReporting
 	// computes the rest of dw, and last dx.
-	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
-		dx []float32, dstate RecurrentState, told func(tensors, rows int))
+	BackwardReporting(dy []float32, dout RecurrentState, dw RecurrentWeights,
+		dx []float32, dstate RecurrentState, finished func(tensors, rows int))
 }
 
 // OutputShape is the last layer: N rows of width H to a distribution over V tokens.

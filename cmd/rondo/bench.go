@@ -170,8 +170,8 @@ func (f *benchFlags) settings() (all []bench.Setting, names []string, err error)
 	device, threads, precisions := chosen.Of(0), f.threads, f.precisions
 	if device != "cpu" {
 		if f.set.Changed("threads") {
-			return nil, nil, app.Usagef("--threads is for CPUs, and --device %s is a GPU: leave it "+
-				"out", f.device)
+			return nil, nil, app.Usagef("--threads is for CPUs, and --device %s is a GPU: "+
+				"leave it out", f.device)
 		}
 		if threads = []int{0}; !f.set.Changed("precision") {
 			precisions = []string{"fp32", "tf32", "bf16", "fp16"}

@@ -230,7 +230,7 @@ func (d *Device) close() (err error) {
 	for r := range d.memory.recordings {
 		r.Close()
 	}
-	q.aside.close(q)
+	q.copyStream.close(q)
 	d.memory.close()
 	q.close()
 	return nil

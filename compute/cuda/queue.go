@@ -12,16 +12,16 @@ import (
 
 // queue is the work that a GPU has been given: kernels and copies, in the order of the calls.
 type queue struct {
-	info    Info
-	name    string          // of the Device
-	context *driver.Context // nil after Close
-	stream  *driver.Stream
-	fence   *driver.Event // end of the enqueued work, for waits
-	kernels kernelTable
-	aside   aside
-	record  *recording // that is under way
-	owed    bool       // a result or a Replay was asked for, and nothing waited for since
-	broken  bool       // the device has failed for good: it is asked for nothing any more
+	info       Info
+	name       string          // of the Device
+	context    *driver.Context // nil after Close
+	stream     *driver.Stream
+	fence      *driver.Event // end of the enqueued work, for waits
+	kernels    kernelTable
+	copyStream copyStream
+	record     *recording // that is under way
+	owed       bool       // a result or a Replay was asked for, and nothing waited for since
+	broken     bool       // the device has failed for good: it is asked for nothing any more
 	// patience is how long a wait for the device lasts before it counts as hanging.
 	patience time.Duration
 	watch    []byte // where persistent kernels report a wait without end; nil: they need not
@@ -91,7 +91,7 @@ func (q *queue) collect(doing string) {
 func (q *queue) finish(doing string) {
 	if !q.broken && q.context != nil {
 		q.notRecording(doing)
-		q.aside.join(q)
+		q.copyStream.join(q)
 		q.wait(doing)
 	}
 }

@@ -52,7 +52,7 @@ func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 	if err := q.stream.BeginCapture(); err != nil {
 		return nil, fmt.Errorf("%s cannot record: %w", q.name, err)
 	}
-	q.record, q.aside.copied = r, false
+	q.record, q.copyStream.copied = r, false
 	whole := false
 	defer func() {
 		if !whole {
@@ -66,7 +66,7 @@ func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 		if err := f(); err != nil {
 			return err
 		}
-		q.aside.join(q)
+		q.copyStream.join(q)
 		return nil
 	})
 	if err != nil {

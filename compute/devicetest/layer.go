@@ -297,13 +297,13 @@ func (p *layerProblem) run(dev compute.Device) []Result {
 	return c.all
 }
 
-// runTelling runs a layer that reports finished gradients, if the device's layers do, and returns
+// runReporting runs a layer that reports finished gradients, if the device's layers do, and returns
 // the gradients as they were when reported. They are overwritten at once, as a sum over the ranks
 // would, so later work must not read them.
-func (p *layerProblem) runTelling(dev compute.Device) []Result {
+func (p *layerProblem) runReporting(dev compute.Device) []Result {
 	layer := dev.NewRecurrent(p.shape, false)
 	defer layer.Close()
-	telling, ok := layer.(compute.Telling)
+	reporter, ok := layer.(compute.ProgressReporter)
 	if !ok {
 		return nil
 	}
@@ -326,7 +326,7 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 		dev.Scale(part, 3)
 	}
 	layer.Forward(a.w, a.in, a.state, y, out)
-	telling.BackwardTelling(a.dy, a.dout, dw, dx, dstate, func(count, rows int) {
+	reporter.BackwardReporting(a.dy, a.dout, dw, dx, dstate, func(count, rows int) {
 		for i := range count {
 			hear(i, len(tensors[i]))
 		}

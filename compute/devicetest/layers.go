@@ -12,7 +12,7 @@ func testLayers(r *rig) {
 	compared := NewComparison(r, BoundsOf(r.precision))
 	for _, p := range layerProblems(r.random, r.Trials, r.Layers) {
 		want := p.solve(r.precision)
-		for _, got := range append(p.run(r.dev), p.runTelling(r.dev)...) {
+		for _, got := range append(p.run(r.dev), p.runReporting(r.dev)...) {
 			compared.Tensor(p.name, got.Tensor, got.Values, want[got.Tensor])
 		}
 	}
