@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// versions says what the machine has, and fails without a GPU.
+// versions describes the machine. It fails without a GPU.
 func versions(ctx context.Context, s *session) (string, error) {
 	text, err := s.output(ctx, "versions", s.program("rondo"), "devices")
 	fmt.Fprint(s.out, string(text))
@@ -32,7 +32,7 @@ func versions(ctx context.Context, s *session) (string, error) {
 		}
 		flags := []string{"--version"}
 		if name == "nvidia-smi" {
-			flags = nil // it also shows who else uses the GPU
+			flags = nil // it also shows other processes on the GPU
 		}
 		//nolint:errcheck // the log has what it says
 		s.output(ctx, "versions", append([]string{path}, flags...)...)
@@ -55,7 +55,7 @@ func tool(name string) string {
 	return ""
 }
 
-// torchVersions is what torch_gpu.py --versions prints.
+// torchVersions is the output of torch_gpu.py --versions.
 type torchVersions struct {
 	Torch string `json:"torch"`
 	CUDA  string `json:"cuda"`
