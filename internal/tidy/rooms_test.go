@@ -205,7 +205,8 @@ func otherRooms() []room {
 func outerRooms() []room {
 	return []room{
 		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
-		{path: "k8s/kube", imports: "internal/app job job/jobspec k8s proto/rondo/v1 telemetry",
+		{path: "k8s/kube", imports: "internal/app internal/certs job job/jobspec k8s " +
+			"proto/rondo/v1 telemetry",
 			tests: "coordinator internal/port",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},
