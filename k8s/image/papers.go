@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -202,20 +203,22 @@ func notices(parts []part) ([]byte, error) {
 
 // licencesIn returns the different texts of the licences in a folder and below.
 func licencesIn(folder string) (texts []string, err error) {
-	err = filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	tree := os.DirFS(folder)
+	err = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
-		case err != nil && path == folder && errors.Is(err, fs.ErrNotExist):
-			return nil
 		case err != nil:
 			return err
 		case entry.IsDir() && (entry.Name() == "testdata" || folder == runtime.GOROOT() &&
-			path != folder):
+			name != "."):
 			return fs.SkipDir
 		case !entry.Type().IsRegular() || !licences.MatchString(entry.Name()) ||
-			filepath.Ext(path) == ".go":
+			path.Ext(name) == ".go":
 			return nil
 		}
-		text, err := os.ReadFile(path)
+		text, err := fs.ReadFile(tree, name)
 		if err == nil && !slices.Contains(texts, string(text)) {
 			texts = append(texts, string(text))
 		}
