@@ -56,7 +56,7 @@ func userCache() (dir string, shared bool) {
 	return filepath.Join(os.TempDir(), "rondo-corpus-"+strconv.Itoa(os.Getuid())), true
 }
 
-// checkPrivate fails unless dir is a folder, and not a link to one, that this user alone can change.
+// checkPrivate fails unless dir is a folder, not a link to one, that this user alone can change.
 func checkPrivate(dir string) error {
 	info, err := os.Lstat(dir)
 	switch {

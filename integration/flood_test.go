@@ -234,9 +234,9 @@ func TestRingUnderStrangers(t *testing.T) {
 	}
 	r := newRig(t, rigConfig{workers: 2, flags: flags})
 	r.untilMore(20)
-	calm := time.Now()
-	first := r.untilMore(20).number("step")
-	undisturbed := time.Since(calm) / 20
+	calm, first := time.Now(), r.untilMore(1).number("step")
+	calmSteps := r.untilMore(20).number("step") - first + 1
+	undisturbed := time.Since(calm) / time.Duration(calmSteps)
 	store, err := meet.Config{Etcd: r.etcd.endpoints(), Job: r.job}.Store(t.Context())
 	if err != nil {
 		t.Fatal(err)

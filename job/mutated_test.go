@@ -31,8 +31,8 @@ type mutant struct {
 
 // hostile returns a value that a manifest may claim.
 func (m *mutant) hostile() any {
-	return []any{0, -1, 1, 2, 3, 1 << 20, 1 << 31, -1 << 40, int64(math.MaxInt64), 0.5, 1e300, -1e300,
-		"", "NaN", "x", strings.Repeat("y", 1<<16), nil, true, []any{}, map[string]any{},
+	return []any{0, -1, 1, 2, 3, 1 << 20, 1 << 31, -1 << 40, int64(math.MaxInt64), 0.5, 1e300,
+		-1e300, "", "NaN", "x", strings.Repeat("y", 1<<16), nil, true, []any{}, map[string]any{},
 		[]any{1, []any{2}}}[m.rng.IntN(21)]
 }
 
@@ -163,7 +163,8 @@ func (m *mutant) use(t *testing.T, folder, text string) (allocated uint64, err e
 			t.Error(err)
 		}
 	}()
-	trained, err := LoadTrained(t.Context(), folder, Use{Device: "cpu", Threads: 1}, task.Names()...)
+	trained, err := LoadTrained(t.Context(), folder, Use{Device: "cpu", Threads: 1},
+		task.Names()...)
 	if err != nil {
 		return 0, err
 	}
@@ -172,8 +173,8 @@ func (m *mutant) use(t *testing.T, folder, text string) (allocated uint64, err e
 	return 0, err
 }
 
-// TestMutatedCheckpoints: whatever somebody writes into a checkpoint, with hashes that are right, is
-// used or refused within seconds, without a panic, and for little memory.
+// TestMutatedCheckpoints: whatever somebody writes into a checkpoint, with hashes that are right,
+// is used or refused within seconds, without a panic, and for little memory.
 func TestMutatedCheckpoints(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	const moment, extra = 5 * time.Second, 64 << 20

@@ -67,9 +67,9 @@ func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// localHost refuses requests for other hosts than an IP address or localhost. A page of the internet
-// can give its own host name this machine's address and then read, in a browser here, what only this
-// machine may (DNS rebinding).
+// localHost refuses requests for other hosts than an IP address or localhost. A page of the
+// internet can give its own host name this machine's address, and then read in a browser here what
+// only this machine may (DNS rebinding).
 func localHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

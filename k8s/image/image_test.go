@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -141,9 +142,9 @@ func TestContents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %o %d:%d", h.Name, h.Mode, h.Uid, h.Gid))
 	}
 	slices.Sort(got)
-	want := []string{"THIRD-PARTY-NOTICES 644 0:0", "coordinator 755 0:0", "etc 755 0:0", "etc/ssl 755 0:0",
-		"etc/ssl/certs 755 0:0", "etc/ssl/certs/ca-certificates.crt 644 0:0", "rondo 755 0:0", "sbom.spdx.json 644 0:0",
-		"tmp 1777 0:0", "worker 755 0:0"}
+	want := []string{"THIRD-PARTY-NOTICES 644 0:0", "coordinator 755 0:0", "etc 755 0:0",
+		"etc/ssl 755 0:0", "etc/ssl/certs 755 0:0", "etc/ssl/certs/ca-certificates.crt 644 0:0",
+		"rondo 755 0:0", "sbom.spdx.json 644 0:0", "tmp 1777 0:0", "worker 755 0:0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("files\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -228,7 +229,21 @@ func TestDockerfileCUDA(t *testing.T) {
 	}) {
 		t.Error("it is not built with the tag cuda")
 	}
-	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot")
+	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot@sha256:"+
+		"9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f")
+}
+
+// Base images are named by their digests: a tag may be another image tomorrow.
+func TestBaseImages(t *testing.T) {
+	for _, file := range []string{"../Dockerfile", "../Dockerfile.cuda"} {
+		all, _ := instructions(t, file)
+		for _, line := range all {
+			if image, is := strings.CutPrefix(line, "FROM "); is && image != "scratch" &&
+				!regexp.MustCompile(`^\S+:\S+@sha256:[0-9a-f]{64}( AS \w+)?$`).MatchString(image) {
+				t.Errorf("%s: %s", file, line)
+			}
+		}
+	}
 }
 
 // The images leave out of other modules the same as the Makefile's builds.
@@ -461,7 +476,8 @@ func TestPapers(t *testing.T) {
 		}
 		texts[text] = true
 	}
-	if _, err := notes(t.TempDir()); err == nil || !strings.Contains(err.Error(), "has no licence") {
+	_, err = notes(t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "has no licence") {
 		t.Errorf("a part without a licence: %v", err)
 	}
 }

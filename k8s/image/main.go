@@ -40,26 +40,18 @@ func run(ctx context.Context, args []string) error {
 	if *papers {
 		return writePapers(ctx, *binaries)
 	}
-	if *certificates == "" {
-		var err error
-		if *certificates, err = systemCertificates(); err != nil {
-			return err
-		}
-	}
-	if err := buildCommands(ctx, *binaries); err != nil {
+	trusted, err := certificatesIn(*certificates)
+	if err != nil {
 		return err
 	}
-	if err := writePapers(ctx, *binaries); err != nil {
-		return err
-	}
-	version, err := versionOf(ctx, *binaries)
+	version, err := buildCommands(ctx, *binaries)
 	if err != nil {
 		return err
 	}
 	if *tag == "" {
 		*tag = "rondo:" + version
 	}
-	made, err := pack(*tag, version, contents(*binaries, *certificates), *output)
+	made, err := pack(*tag, version, contents(*binaries, trusted), *output)
 	if err == nil {
 		fmt.Println(made)
 	}

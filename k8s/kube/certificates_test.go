@@ -57,7 +57,8 @@ func (s *apiServer) age(t *testing.T, name, authority string, days int) {
 	folder := s.secretFiles(t, authority)
 	var pair certs.Pair
 	var err error
-	for file, to := range map[string]*[]byte{certs.CertFile: &pair.Cert, certs.KeyFile: &pair.Key} {
+	for file, to := range map[string]*[]byte{certs.CertFile: &pair.Cert,
+		certs.KeyFile: &pair.Key} {
 		*to, err = os.ReadFile(filepath.Join(folder, file))
 		check(t, err)
 	}
@@ -76,8 +77,8 @@ func (s *apiServer) age(t *testing.T, name, authority string, days int) {
 	data[certs.KeyFile] = base64.StdEncoding.EncodeToString(old.Key)
 }
 
-// TestSubmitCertifies: where there is no cert-manager, submit makes the Secrets that the pods mount,
-// for each process its own, under authorities that later jobs of the namespace share.
+// TestSubmitCertifies: where there is no cert-manager, submit makes the Secrets that the pods
+// mount, for each process its own, under authorities that later jobs of the namespace share.
 func TestSubmitCertifies(t *testing.T) {
 	s := serveAPI(t)
 	_, err := s.submit(t, "--job=song", "--checkpoint-dir=pvc://models")

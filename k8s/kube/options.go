@@ -81,7 +81,7 @@ func (s *Submission) validate() error {
 	}
 	for _, cidr := range s.S3CIDR {
 		if _, err := netip.ParsePrefix(cidr); err != nil {
-			return app.Usagef("--s3-cidr %q is no block of addresses, such as 10.0.7.0/24", cidr)
+			return app.Usagef("--s3-cidr %q is no block of addresses, such as 192.0.2.0/24", cidr)
 		}
 	}
 	if _, err := tolerations(s.Tolerations); err != nil {

@@ -206,7 +206,8 @@ func (s *Submission) composeJob(
 		to   *types.Kustomization
 	}{
 		{"cpu", s.GPUsPerWorker == 0, &k}, {"gpu", s.GPUsPerWorker > 0, &k}, {"spot", s.Spot, &k},
-		{"s3", s3, &k}, {"s3-identity", s3 && s.S3Identity, &k}, {"tls/job", !s.Insecure, &k}, {"external-etcd", len(s.Etcd) > 0, &k},
+		{"s3", s3, &k}, {"s3-identity", s3 && s.S3Identity, &k}, {"tls/job", !s.Insecure, &k},
+		{"external-etcd", len(s.Etcd) > 0, &k},
 		{"jobset", s.JobSet, &above}, // it makes another object of the Job, by its full name
 		{"kueue", s.Queue != "", &above},
 	} {
