@@ -17,7 +17,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 )
@@ -33,7 +32,8 @@ type part struct {
 	name, version string
 	purl          string // https://github.com/package-url/purl-spec
 	sum           string // of go.sum: base64 after h1:
-	folder        string // where its licences are
+	folder        string // where its licences are, and below
+	flat          bool   // none are below
 	licence       string // SPDX, if no file says it
 }
 
@@ -81,9 +81,13 @@ func partsOf(ctx context.Context, folder string) ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env GOROOT: %w", err)
+	}
 	version := strings.TrimPrefix(compiler, "go")
 	parts = append(parts, part{name: "std", version: version, purl: "pkg:golang/std@" + version,
-		folder: runtime.GOROOT()})
+		folder: strings.TrimSpace(string(root)), flat: true})
 	if cgo {
 		parts = append(parts, libc(ctx))
 	}
@@ -176,7 +180,7 @@ func notices(parts []part) ([]byte, error) {
 	names := map[string][]string{} // of parts, by text
 	var order []string
 	for _, p := range parts {
-		texts, err := licencesIn(p.folder)
+		texts, err := licencesIn(p)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", p.name, err)
 		}
@@ -201,18 +205,17 @@ func notices(parts []part) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// licencesIn returns the different texts of the licences in a folder and below.
-func licencesIn(folder string) (texts []string, err error) {
-	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+// licencesIn returns the different texts of a part's licences.
+func licencesIn(p part) (texts []string, err error) {
+	if _, err := os.Stat(p.folder); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	tree := os.DirFS(folder)
+	tree := os.DirFS(p.folder)
 	err = fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (entry.Name() == "testdata" || folder == runtime.GOROOT() &&
-			name != "."):
+		case entry.IsDir() && (entry.Name() == "testdata" || p.flat && name != "."):
 			return fs.SkipDir
 		case !entry.Type().IsRegular() || !licences.MatchString(entry.Name()) ||
 			path.Ext(name) == ".go":
