@@ -48,6 +48,8 @@ other        etcd         TCP 2379   etcd is shared by the namespace's jobs
 func besides(overlay string) (more string, without string) {
 	switch overlay {
 	case "s3":
+		return "worker elsewhere TCP 443 storage", ""
+	case "s3-identity":
 		return "worker elsewhere TCP 443 storage\nworker node-identity TCP 80 credentials\n" +
 			"worker pod-identity TCP 80 credentials", ""
 	case "monitoring":

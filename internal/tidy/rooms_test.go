@@ -215,8 +215,8 @@ func otherRooms() []room {
 func outerRooms() []room {
 	return []room{
 		// Kubernetes: manifests, the image, and the cluster's API.
-		{path: "k8s/kube", imports: "corpus/location internal/app job job/jobspec k8s " +
-			"proto/rondo/v1 task telemetry",
+		{path: "k8s/kube", imports: "corpus/location internal/app internal/certs job " +
+			"job/jobspec k8s proto/rondo/v1 task telemetry",
 			tests: "coordinator internal/port",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},

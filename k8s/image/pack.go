@@ -40,6 +40,10 @@ func contents(binaries, certificates string) []entry {
 		entries = append(entries, entry{path: command, mode: 0o755,
 			source: filepath.Join(binaries, command)})
 	}
+	for _, paper := range []string{sbomFile, noticesFile} {
+		entries = append(entries, entry{path: paper, mode: 0o644,
+			source: filepath.Join(binaries, paper)})
+	}
 	return entries
 }
 

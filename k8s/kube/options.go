@@ -3,6 +3,7 @@ package kube
 import (
 	"maps"
 	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -76,6 +77,11 @@ func (s *Submission) validate() error {
 		if named.name != "" && len(validation.IsDNS1123Subdomain(named.name)) > 0 {
 			return app.Usagef("--%s %q is no name of an object: use small letters, digits, - and .",
 				named.flag, named.name)
+		}
+	}
+	for _, cidr := range s.S3CIDR {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return app.Usagef("--s3-cidr %q is no block of addresses, such as 192.0.2.0/24", cidr)
 		}
 	}
 	if _, err := tolerations(s.Tolerations); err != nil {
@@ -161,6 +167,13 @@ func (s *Submission) validateDevice() error {
 }
 
 func (s *Submission) validateEtcd() error {
+	switch {
+	case s.TLS && s.Insecure:
+		return app.Usagef("--tls and --insecure: leave out one of the two")
+	case len(s.Etcd) > 0 && !s.TLS && !s.Insecure:
+		return app.Usagef("--etcd names an etcd of your own: say by --tls or --insecure whether " +
+			"it serves TLS")
+	}
 	if len(s.Etcd) > 0 && s.EtcdStorage != defaultStorage {
 		return app.Usagef("--etcd-storage is for the etcd that submit makes, and --etcd names " +
 			"another: leave out one of the two")

@@ -45,12 +45,14 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--cpus-per-worker=many":           "is no size above 0",
 		"--cpus-per-worker=0":              "is no size above 0",
 		"--memory-per-worker=2":            "2Gi is two gibibytes",
-		"--etcd=host":                      "is not host:port",
+		"--etcd=host --tls":                "is not host:port",
+		"--etcd=host:1":                    "say by --tls or --insecure",
+		"--tls --insecure":                 "leave out one of the two",
+		"--s3-cidr=192.0.2.0":              "is no block of addresses",
 		"--log-format=xml":                 "is not one of text, json",
 		"--grace-period=soon":              "is no time of a second or more",
 		"--grace-period=9ms":               "is no time of a second or more",
-		"--etcd=e:1 --etcd-storage=1Gi":    "leave out one of the two",
-		"--etcd=host:0":                    "is not host:port",
+		"--etcd=host:0 --tls":              "is not host:port",
 		"--etcd-storage=much":              "is not ephemeral, a size such as 2Gi, or CLASS:SIZE",
 		"--labels=rondo.dev/job=x":         "Rondo sets these labels itself",
 		"--labels=a=?":                     "is no label",
@@ -77,6 +79,8 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--audit-dir=logs":                 "pvc://CLAIM/PATH",
 		"--batch=2 --workers=4":            "each worker needs at least one lane",
 		"--config=nowhere.yaml":            "--config: open nowhere.yaml",
+
+		"--tls --etcd=e:1 --etcd-storage=1Gi": "leave out one of the two",
 
 		"--gpus-per-worker=1 --device=cuda:1": "a pod sees no GPU but its own",
 
