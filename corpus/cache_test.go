@@ -17,7 +17,7 @@ import (
 func TestACorpusIsTokenisedOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := textFile(t, "some text")
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: path, Tokenizer: split(Char, None), CacheDir: dir}
 	first := open(t, cfg)
 	files := tokenFiles(t, dir)
 	if len(files) != 1 {
@@ -42,7 +42,7 @@ func TestACorpusIsTokenisedOnce(t *testing.T) {
 
 func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 	dir := t.TempDir()
-	cfg := Config{Source: "testdata/lines.txt", Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: "testdata/lines.txt", Tokenizer: split(Char, None), CacheDir: dir}
 	c := open(t, cfg)
 	want, path := c.Fingerprint(), tokenFiles(t, dir)[0]
 	good, err := os.ReadFile(path)
@@ -90,7 +90,7 @@ func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("CORPUS_TEST_CACHE"); dir != "" {
 		c, err := Open(context.Background(), Config{
-			Source: Opticks, Tokenizer: Tokenizer{Word, None}, CacheDir: dir,
+			Source: Opticks, Tokenizer: split(Word, None), CacheDir: dir,
 		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -123,7 +123,7 @@ func TestProcessesShareOneTokenFile(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	c := open(t, Config{Source: Opticks, Tokenizer: Tokenizer{Word, None}, CacheDir: dir})
+	c := open(t, Config{Source: Opticks, Tokenizer: split(Word, None), CacheDir: dir})
 	for i, got := range prints {
 		if got != c.Fingerprint() {
 			t.Errorf("process %d has fingerprint %q; want %q", i, got, c.Fingerprint())
@@ -215,7 +215,7 @@ func TestAFailedBuildLeavesNothing(t *testing.T) {
 func TestTheCacheIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	path := textFile(t, "abc")
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: path, Tokenizer: split(Char, None), CacheDir: dir}
 	first := open(t, cfg)
 	for i := range maxCachedFiles + 3 {
 		cfg.MinFrequency = int64(i + 2)
@@ -237,4 +237,47 @@ func tokenFiles(t testing.TB, dir string) []string {
 		t.Fatal(err)
 	}
 	return files
+}
+
+// TestCacheWithoutHome: without a home folder the cache is in the folder of temporary files, unless
+// somebody else can change it there.
+func TestCacheWithoutHome(t *testing.T) {
+	for _, name := range []string{"HOME", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
+	if _, err := os.UserCacheDir(); err == nil {
+		t.Skip("this system finds a cache folder without HOME")
+	}
+	elsewhere := t.TempDir()
+	for what, make := range map[string]func(dir string) error{
+		"":       func(string) error { return nil },
+		"a link": func(dir string) error { return os.Symlink(elsewhere, dir) },
+		"a folder that others can change": func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
+		},
+	} {
+		t.Setenv("TMPDIR", t.TempDir())
+		dir, shared := userCache()
+		if !shared {
+			t.Fatalf("%s is not in TMPDIR", dir)
+		}
+		if err := make(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openCache("")
+		if (err == nil) != (what == "") || err != nil &&
+			!strings.Contains(err.Error(), "set XDG_CACHE_HOME to a folder of your own") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if os.Getuid() == 0 {
+		t.Setenv("TMPDIR", t.TempDir())
+		dir, _ := userCache()
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 12345, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openCache(""); err == nil {
+			t.Error("another user's folder is used")
+		}
+	}
 }

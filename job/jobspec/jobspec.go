@@ -75,7 +75,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens":
+	case "max_tokens", "eos", "text_field":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM}
 	case "blanks":
 		return []string{task.Fill}
@@ -303,7 +303,7 @@ func validateNonfinite(spec *rondov1.JobSpec) error {
 	return nil
 }
 
-// evaluates says whether a job has text to evaluate on.
+// evaluates reports whether a job has text to evaluate on.
 func evaluates(spec *rondov1.JobSpec) bool {
 	return spec.EvalCorpus != "" || spec.ValidationFraction > 0
 }
@@ -437,6 +437,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying
 		lasts.PositionEncoding = spec.PositionEncoding
 		lasts.TemporalEncoding = spec.TemporalEncoding
+	}
+	if spec.Eos != "none" { // older jobs lack it
+		lasts.Eos = spec.Eos
 	}
 	if spec.Cell == compute.Leaky.String() {
 		lasts.Leak = spec.Leak
