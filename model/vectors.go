@@ -30,8 +30,8 @@ func (c TranslatorConfig) validateVectors() error {
 	case c.Vectors > maxWidth:
 		return fmt.Errorf("--vectors: %d columns are more than %d", c.Vectors, maxWidth)
 	case c.Vectors > 0 && (c.Bidirectional || c.Attention != AttentionNone):
-		return errors.New("--bidirectional and --attention are of an encoder, and vectors have " +
-			"none: leave them out")
+		return errors.New("--bidirectional and --attention belong to an encoder, and vectors " +
+			"have none: leave them out")
 	case c.Vectors > 0 && c.Feedback != FeedbackBoth:
 		return errors.New("--feedback is not for a network of vectors: leave it out")
 	}
