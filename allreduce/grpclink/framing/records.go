@@ -14,7 +14,7 @@ const (
 	// system call for each.
 	recordBytes = 16 << 10
 	// heldBytes is how much of what TLS writes is kept for one system call.
-	heldBytes = 128 << 10
+	heldBytes = 256 << 10
 	// recordsRead is the size of the read buffer beneath TLS.
 	recordsRead = 256 << 10
 )

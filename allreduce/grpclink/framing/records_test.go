@@ -36,7 +36,18 @@ func (c *counted) Write(p []byte) (int, error) {
 
 // overTLS returns both ends of a TCP connection on loopback with TLS over records, and what is
 // beneath them.
-func overTLS(t *testing.T) (client, server net.Conn, beneath [2]*counted) {
+func overTLS(t testing.TB) (client, server net.Conn, beneath [2]*counted) {
+	t.Helper()
+	dialled, accepted := connected(t)
+	beneath = [2]*counted{{Conn: dialled}, {Conn: accepted}}
+	serving, dialling := selfSigned(t)
+	client, server = meet(t, ClientCredentials(dialling), Credentials(serving), beneath[0],
+		beneath[1])
+	return client, server, beneath
+}
+
+// selfSigned returns credentials of a server, and of a client that believes it.
+func selfSigned(t testing.TB) (server, client credentials.TransportCredentials) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,40 +60,49 @@ func overTLS(t *testing.T) (client, server net.Conn, beneath [2]*counted) {
 		t.Fatal(err)
 	}
 	own := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+	return credentials.NewTLS(&tls.Config{Certificates: []tls.Certificate{own}}),
+		credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+}
+
+// connected returns both ends of a TCP connection on loopback.
+func connected(t testing.TB) (dialled, accepted net.Conn) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	dialled, err := net.Dial("tcp", listener.Addr().String())
-	if err != nil {
+	if dialled, err = net.Dial("tcp", listener.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
-	accepted, err := listener.Accept()
-	if err != nil {
+	if accepted, err = listener.Accept(); err != nil {
 		t.Fatal(err)
 	}
-	for i, conn := range []net.Conn{dialled, accepted} {
+	for _, conn := range []net.Conn{dialled, accepted} {
 		_ = conn.SetDeadline(time.Now().Add(time.Minute))
-		beneath[i] = &counted{Conn: conn}
 		t.Cleanup(func() { conn.Close() })
 	}
+	return dialled, accepted
+}
+
+// meet does both handshakes.
+func meet(t testing.TB, dialling, serving credentials.TransportCredentials,
+	dialled, accepted net.Conn) (client, server net.Conn) {
+	t.Helper()
 	met := make(chan error, 1)
 	go func() {
 		var err error
-		server, _, err = Credentials(credentials.NewTLS(&tls.Config{
-			Certificates: []tls.Certificate{own}})).ServerHandshake(beneath[1])
+		server, _, err = serving.ServerHandshake(accepted)
 		met <- err
 	}()
-	client, _, err = ClientCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true,
-		NextProtos: []string{"h2"}})).ClientHandshake(t.Context(), "", beneath[0])
+	client, _, err := dialling.ClientHandshake(t.Context(), "", dialled)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := <-met; err != nil {
 		t.Fatal(err)
 	}
-	return client, server, beneath
+	return client, server
 }
 
 // TestRecords: what is written over TLS arrives, in both directions, in fewer system calls than it
