@@ -16,9 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// selfSigned makes credentials of TLS 1.3 with a certificate of the rank's own. Its neighbours do
-// not verify it: a measurement has no secrets, and the speed of a connection does not depend on who
-// signed its certificate.
+// selfSigned makes TLS 1.3 credentials with a certificate of this rank's own. The neighbours do not
+// verify it: a measurement has no secrets, and the signer does not affect the speed.
 func selfSigned() (server, client credentials.TransportCredentials, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -41,7 +41,7 @@ func buildArguments(folder string, cgo bool) []string {
 // their version. CGO_ENABLED=0 in the environment leaves the C kernels out.
 func buildCommands(ctx context.Context, folder string) (version string, err error) {
 	if runtime.GOOS != "linux" {
-		return "", fmt.Errorf("the image is of Linux, this is %s: use docker build -f "+
+		return "", fmt.Errorf("the image is built for Linux, and this is %s: use docker build -f "+
 			"k8s/Dockerfile", runtime.GOOS)
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -49,7 +49,7 @@ func buildCommands(ctx context.Context, folder string) (version string, err erro
 	}
 	cgo := os.Getenv("CGO_ENABLED") != "0"
 	build := exec.CommandContext(ctx, "go", buildArguments(folder, cgo)...)
-	// What it says of a build that works is the linker's warning of dlopen, which nothing calls.
+	// A build that works prints only the linker's warning of dlopen, which nothing calls.
 	if said, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%sgo build: %w; if a static C library is missing, install it "+
 			"(Debian: libc6-dev, Fedora: glibc-static) or set CGO_ENABLED=0", said, err)

@@ -222,7 +222,7 @@ func full(tag name.Tag) string {
 	return full
 }
 
-// blobsOf lists what the archive holds.
+// blobsOf lists the archive's blobs.
 func blobsOf(image v1.Image, tag name.Tag) ([]blob, error) {
 	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image,
 		Descriptor: v1.Descriptor{
@@ -279,7 +279,7 @@ func blobsOf(image v1.Image, tag name.Tag) ([]blob, error) {
 	return append(blobs, inMemory("manifest.json", savedText)), err
 }
 
-// summary says what was made.
+// summary describes the image.
 func summary(image v1.Image, tag, output string) (string, error) {
 	digest, err := image.Digest()
 	if err != nil {

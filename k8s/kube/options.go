@@ -154,7 +154,7 @@ func (s *Submission) validateDevice() error {
 		return app.Usagef("--device %s needs --gpus-per-worker 1: without it pods get no GPU",
 			device)
 	case jobspec.OfGPUs(s.Spec["precision"]) && s.GPUsPerWorker == 0:
-		return app.Usagef("--precision %s is of GPUs: give --gpus-per-worker 1, or --precision "+
+		return app.Usagef("--precision %s needs GPUs: give --gpus-per-worker 1, or --precision "+
 			"fp32 or bf16", s.Spec["precision"])
 	case gpu && device != "cuda" && device != "cuda:0":
 		return app.Usagef("--device %s: a pod sees no GPU but its own, which is cuda:0 there: "+
@@ -175,7 +175,7 @@ func (s *Submission) validateEtcd() error {
 			"it serves TLS")
 	}
 	if len(s.Etcd) > 0 && s.EtcdStorage != defaultStorage {
-		return app.Usagef("--etcd-storage is of the etcd that submit makes, and --etcd names " +
+		return app.Usagef("--etcd-storage is for the etcd that submit makes, and --etcd names " +
 			"another: leave out one of the two")
 	}
 	for _, endpoint := range s.Etcd {

@@ -39,7 +39,7 @@ func TestRefusedSubmissions(t *testing.T) {
 		"--device=cuda":                    "needs --gpus-per-worker 1",
 		"--device=cuda:0":                  "--device cuda:0 needs --gpus-per-worker 1",
 		"--device=tpu":                     "is not one of auto, cpu, cuda, cuda:N",
-		"--precision=fp16":                 "--precision fp16 is of GPUs: give --gpus-per-worker",
+		"--precision=fp16":                 "--precision fp16 needs GPUs: give --gpus-per-worker",
 		"--gpus-per-worker=2":              "a worker computes on one GPU",
 		"--gpus-per-worker=1 --device=cpu": "leave out one of the two",
 		"--cpus-per-worker=many":           "is no size above 0",
