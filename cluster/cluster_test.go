@@ -253,7 +253,7 @@ func TestWake(t *testing.T) {
 	if want := now.Add(time.Minute); !state.Wake().Equal(want) {
 		t.Errorf("while forming: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w"}}, now)
+	state, _ = Decide(state, Joined{Member{ID: "w", Process: "p"}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v: %v", state.Plan().Phase, state.Wake())
 	}
@@ -266,7 +266,7 @@ func TestWake(t *testing.T) {
 	if want := now.Add(returnTime); !state.Wake().Equal(want) {
 		t.Errorf("with a newcomer: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w.2"}}, now)
+	state, _ = Decide(state, Joined{Member{ID: "w.2", Process: "p"}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v again: %v", state.Plan().Phase, state.Wake())
 	}

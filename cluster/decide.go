@@ -93,6 +93,7 @@ type Elected struct {
 	Plan    Plan
 	Members []Member
 	Lost    bool // the store has lost writes during the job
+	Tip     Tip  // on record, of this run; the zero Tip: none
 }
 
 // Joined reports a member that registered or changed its entry.
@@ -221,6 +222,8 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 		return scaleRequested(s, e.Workers, now)
 	case Done:
 		return done(s, e)
+	case Recorded:
+		return recorded(s, e)
 	case StopRequested:
 		return stopRequested(s, e.Reason)
 	case Tick:
@@ -234,6 +237,9 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
 		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation,
+	}
+	if s.plan.Phase != Ended && e.Tip.Final {
+		return recorded(s, Recorded{e.Tip})
 	}
 	if s.plan.Phase != Ended && !s.resuming() &&
 		(e.Lost && s.plan.Phase == Forming || slices.ContainsFunc(s.members, s.plan.isBefore)) {
@@ -295,7 +301,7 @@ func done(s State, e Done) (State, []Action) {
 	if s.plan.Phase == Stopping {
 		return end(s, s.plan.Reason)
 	}
-	return end(s, "all workers are done")
+	return end(s, doneReason)
 }
 
 func stopRequested(s State, reason string) (State, []Action) {

@@ -14,8 +14,7 @@ func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
 // seniority orders members by how much of the job's state they may have, lowest first: members of
 // rings that the store has forgotten, the newest first; members of the last ring by rank; then
-// processes that were in it under another id, known by host and PID; then newcomers, which have
-// none.
+// processes that were in it under another id; then newcomers, which have none.
 func (p Plan) seniority(m Member) int {
 	if p.forgot(m) {
 		return -int(m.Served)
@@ -24,8 +23,7 @@ func (p Plan) seniority(m Member) int {
 	if rank := find(ring, m.ID); rank >= 0 {
 		return rank
 	}
-	same := func(r Member) bool { return r.Host == m.Host && r.PID == m.PID }
-	if rank := slices.IndexFunc(ring, same); rank >= 0 {
+	if rank := slices.IndexFunc(ring, m.is); rank >= 0 {
 		return len(ring) + rank
 	}
 	return math.MaxInt

@@ -128,7 +128,7 @@ func (w *world) startWorker() {
 	ctx, kill := context.WithCancel(context.Background())
 	p := &simWorker{kill: kill, worker: &worker{reports: reports{log: w.logger(name)},
 		spec: w.spec, data: w.data, name: name,
-		member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
+		member: cluster.Member{ID: name, Address: name, Host: host, PID: 1, Process: name,
 			Version: meet.Version(), Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
 	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
@@ -172,7 +172,8 @@ func (w *world) startCoordinator(number int) {
 				MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
 				Groups:       int(jobspec.LaneGroups(spec)),
 				JoinTimeout:  spec.JoinTimeout.AsDuration(),
-				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()},
+				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version(),
+				Run: spec.Submitted},
 			Self:     cluster.Leader{ID: id, Address: id},
 			LeaseTTL: spec.LeaseTtl.AsDuration(),
 			Election: w.store.As(id), Events: c.events, Audience: c, Log: w.logger(id),
