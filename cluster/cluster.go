@@ -116,9 +116,9 @@ func (j Job) max() int {
 
 // Member is a worker process's registration.
 type Member struct {
-	ID      string // unique to this registration of the process
-	Address string // host:port of its Ring service
-	Host    string
+	ID       string // unique to this registration of the process
+	Address  string // host:port of its Ring service
+	Host     string
 	PID      int    // the process id, or a random negative number in a container
 	Process  string // random, and unique to the process, whose registrations all have it
 	Device   string // as compute.Device names it

@@ -220,7 +220,7 @@ func TestResult(t *testing.T) {
 		{[]Done{{ID: "a", Result: "A"}, {ID: "b", Result: "B"}, {ID: "c", Result: "C"}}, "A"},
 		{[]Done{{ID: "c", Result: "C"}, {ID: "a"}, {ID: "b", Result: "B"}}, "B"},
 		{[]Done{{ID: "b"}, {ID: "a"}, {ID: "c"}}, ""},
-		{[]Done{{ID: "a", Result: strings.Repeat("A", resultLimit+1)}, {ID: "c", Result: "C"},
+		{[]Done{{ID: "a", Result: strings.Repeat("A", ResultLimit+1)}, {ID: "c", Result: "C"},
 			{ID: "b"}}, "C"},
 		{[]Done{{ID: "a", Result: "old", Generation: 9}, {ID: "a", Result: "A"}, {ID: "b"},
 			{ID: "c"}}, "A"},

@@ -292,7 +292,7 @@ func done(s State, e Done) (State, []Action) {
 	}
 	s.done = append(slices.Clone(s.done), e.ID)
 	known := s.result != "" && s.resultOf < rank
-	if n := len(e.Result); !known && n > 0 && n <= resultLimit {
+	if n := len(e.Result); !known && n > 0 && n <= ResultLimit {
 		s.result, s.resultOf = e.Result, rank
 	}
 	if len(s.done) < len(s.plan.Members) {

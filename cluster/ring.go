@@ -283,8 +283,8 @@ func without(members []Member, ids ...string) []Member {
 // textLimit is the longest text by others in a plan, in bytes. It is stored with the plan.
 const textLimit = 1000
 
-// resultLimit is the longest result of a worker in a plan, in bytes. A longer one is left out.
-const resultLimit = 16 << 10
+// ResultLimit is the longest result of a worker in a plan, in bytes. A longer one is left out.
+const ResultLimit = 16 << 10
 
 // clip cuts a text to textLimit.
 func clip(text string) string {

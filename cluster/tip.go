@@ -35,7 +35,7 @@ func (t Tip) Before(u Tip) bool {
 
 // Validate checks the shape of a tip that was read from outside.
 func (t Tip) Validate() error {
-	if t.Generation < 0 || t.Step < 0 || t.Saved < 0 || len(t.Result) > resultLimit {
+	if t.Generation < 0 || t.Step < 0 || t.Saved < 0 || len(t.Result) > ResultLimit {
 		return fmt.Errorf("a tip of generation %d, step %d, saved %d, with a result of %d bytes",
 			t.Generation, t.Step, t.Saved, len(t.Result))
 	}
@@ -53,7 +53,7 @@ func recorded(s State, e Recorded) (State, []Action) {
 	if !e.Tip.Final {
 		return s, nil
 	}
-	if n := len(e.Tip.Result); s.result == "" && n <= resultLimit {
+	if n := len(e.Tip.Result); s.result == "" && n <= ResultLimit {
 		s.result = e.Tip.Result
 	}
 	if s.plan.Phase == Stopping {

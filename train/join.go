@@ -18,9 +18,10 @@ type Ring struct {
 	// sum. NewSum is nil if there is one rank.
 	NewSum     func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
 	Rank       int
-	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
-	Generation int64    // not less than that of an earlier ring; a ring may be joined again
-	Names      []string // the ranks' names in messages; nil: their numbers
+	LaneEnds   []int        // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
+	Generation int64        // not less than that of an earlier ring; a ring may be joined again
+	Names      []string     // the ranks' names in messages; nil: their numbers
+	Record     agree.Record // of the furthest state that the job's store knows: see agree.Join
 }
 
 // Restore finds the snapshot to resume from, of a step after the given one; nil: there is none. It
@@ -63,7 +64,8 @@ func (t *Trainer) agree(ctx context.Context, restore Restore) (agree.Joined, err
 	m := member{t}
 	j := agree.Join[Progress]{Ranks: t.ranks, State: m, Tensors: t.tensors(), Memory: t.memory,
 		Shards: t.slots, Compare: t.cfg.CheckEvery > 0, Replayer: t.task,
-		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice}
+		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice,
+		Record: t.ring.Record}
 	if restore != nil {
 		j.Look = func(
 			ctx context.Context, why agree.Reason, after int64,

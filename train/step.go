@@ -212,6 +212,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	after := t.progress
 
 	t.laps.begin()
+	compared := len(t.ring.LaneEnds) == 1
 	epochEnds := t.endsEpoch(step)
 	evalDue := t.task.Evaluates() &&
 		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
@@ -222,10 +223,12 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 		t.laps.end("roll call")
+		compared = true
 	} else if saveDue || mayBeBest { // after a split all ranks resume from this snapshot
 		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}
+		compared = true
 	}
 	if evalDue || last && t.task.Evaluates() {
 		best, err := t.measure(ctx, &after, evalDue)
@@ -251,7 +254,20 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	}
 	t.progress, t.pending = after, false
 	t.reportUnrecorded()
+	t.record(compared)
 	return nil
+}
+
+// record tells Config.Record of the last step.
+func (t *Trainer) record(compared bool) {
+	if t.cfg.Record == nil || t.ring.Rank != 0 {
+		return
+	}
+	r := agree.Record{Version: t.version()}
+	if compared {
+		r.Digest = t.Digest()
+	}
+	t.cfg.Record(r)
 }
 
 // sample lets rank 0 generate text. If the other ranks may have waited for a save, all ranks

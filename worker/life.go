@@ -251,8 +251,8 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 					"and no other was planned within --regroup-timeout", served)}
 			}
 			wait.lookForLeader(looks)
-		case led := <-wait.led:
-			if err := wait.passed(led); err != nil {
+		case found := <-wait.found:
+			if done, err := wait.passed(found); done || err != nil {
 				return err
 			}
 		}

@@ -58,6 +58,7 @@ type world struct {
 	hit          map[string]bool     // processes that a fault has hit
 	veterans     map[string]bool     // processes that have a state
 	broken       []string            // violated promises
+	onStep       func()              // called at each reported step; nil: not
 }
 
 // simWorker is a worker process.
@@ -260,7 +261,7 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	case strings.Contains(text, "begins at zero again"):
 		w.inexact = true
 	case strings.Contains(text, "must go back"), strings.Contains(text, "checkpoint of step"),
-		strings.Contains(text, "from scratch"):
+		strings.Contains(text, "from scratch"), strings.Contains(text, "done again"):
 		w.backwards = true
 	}
 	if e.GetWorker() != nil {
@@ -301,6 +302,9 @@ func (w *world) hold(p cluster.Plan) {
 func (w *world) stepped(s *rondov1.StepEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.onStep != nil {
+		w.onStep()
+	}
 	// If a fault has hit every process of that ring, no process may be left that has the step.
 	spared := slices.ContainsFunc(w.rings[w.furthest], func(name string) bool {
 		return !w.hit[name]
