@@ -170,27 +170,43 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 }
 
 // recordStates stores this rank's lane states after the step in e, unless the passes have stored
-// them. It returns the carry: states to send to the successor, and buffers for the predecessor's.
+// them. It returns the carry: states to send to the successors, and memory for those that come.
 // The carry is empty if all states are zero before the next step.
 func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
 	if b.task.Reset(b.position(index + 1)) {
 		return carry{}, nil
 	}
 	own := b.ranks.Lanes(b.ring.Rank)
-	ahead := carry{out: e.Lanes(own)}
 	if len(b.groups) == 1 {
-		if err := b.seat.State(ahead.out); err != nil {
+		if err := b.seat.State(e.Lanes(own)); err != nil {
 			return carry{}, err
 		}
 	}
 	e.Know(own)
-	if n := len(b.ring.LaneEnds); n > 1 {
-		before := b.ranks.Lanes((b.ring.Rank + n - 1) % n)
-		ahead.in = e.Lanes(before)
-		e.Know(before) // a rank completes the step only if every rank has its predecessor's
-	}
-	return ahead, nil
+	return b.carry(e), nil
 }
+
+// carry returns the states to send in each hop, and the memory for those that arrive. A rank
+// completes the step only if all of them have arrived on every rank, so they count as known.
+func (b *batch) carry(e *agree.Entry) (c carry) {
+	n := len(b.ring.LaneEnds)
+	for hop := range b.ring.hops() { // a rank's states go from the rank that is hop places behind it
+		from, before := mod(b.ring.Rank-hop, n), mod(b.ring.Rank-hop-1, n)
+		var out, in []float32
+		if b.ring.reach(from) > hop {
+			out = e.Lanes(b.ranks.Lanes(from))
+		}
+		if b.ring.reach(before) > hop {
+			lanes := b.ranks.Lanes(before)
+			in = e.Lanes(lanes)
+			e.Know(lanes)
+		}
+		c.out, c.in = append(c.out, out), append(c.in, in)
+	}
+	return c
+}
+
+func mod(a, n int) int { return (a%n + n) % n }
 
 // healStates zeroes the state of each lane that is not finite, after a skipped step. The state
 // before the step would overflow in the same way again.
