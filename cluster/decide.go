@@ -48,7 +48,9 @@ type State struct {
 	known  Generation
 	vacant time.Time // when the next run supersedes this one without workers; zero: not set
 	// evictions counts the evictions of processes that are registered or were recently.
-	evictions evictionCounts
+	evictions  evictionCounts
+	suspicions []suspicion // newest last
+	now        time.Time   // of the present event
 }
 
 // NewState returns the state of a job without a leader.
@@ -78,6 +80,8 @@ func (s State) due() time.Time {
 		return s.giveUp
 	case s.plan.Phase == Paused && (s.settled.IsZero() || s.giveUp.Before(s.settled)):
 		return s.giveUp
+	case s.plan.Phase == Running && len(s.done) == 0:
+		return earlier(s.settled, s.returns())
 	case s.plan.Phase == Running || s.plan.Phase == Paused:
 		return s.settled
 	}
@@ -201,6 +205,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 	if !s.leading {
 		panic(fmt.Sprintf("cluster: %#v came before Elected", event))
 	}
+	s.now = now
 	s.evictions = s.evictions.forget(s.members, now)
 	if s.plan.Phase == Ended {
 		return s, nil
@@ -236,7 +241,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
-		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation,
+		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation, now: now,
 	}
 	if s.plan.Phase != Ended && e.Tip.Final {
 		return recorded(s, Recorded{e.Tip})
@@ -365,6 +370,8 @@ func tick(s State, now time.Time) (State, []Action) {
 		return startWithFewer(s)
 	case settled:
 		return settle(s, now)
+	case s.plan.Phase == Running && len(s.done) == 0 && s.settled.IsZero() && s.ringWouldChange():
+		return regroup(s, "a worker that was put out is taken back", now)
 	case s.plan.Phase == Paused && gaveUp:
 		return goOnOrFail(s)
 	}

@@ -51,7 +51,7 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	return regroup(s, reason+s.evictions.history(m), now)
 }
 
-// suspected evicts the accused, if the report comes from the present ring and is about it. A slow
+// suspected evicts the accused, or its accuser, if the report comes from the present ring. A slow
 // worker is evicted only if enough others are there; it waits as a spare.
 func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	by, inRing := s.plan.Rank(e.ID)
@@ -66,14 +66,13 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	accused := m.ID
 	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, clip(e.Text))
 	why := s.describe(accused) + ": " + text
-	if !e.Slow {
-		remedy := Rejoin
-		if e.Resync {
-			remedy = Resync
-		}
-		s = s.count(accused, true, e.Resync, now)
-		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: remedy})
+	switch {
+	case e.Resync:
+		s = s.count(accused, true, true, now)
+		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: Resync})
 		return regroup(s, why+s.evictions.history(m), now)
+	case !e.Slow:
+		return s.suspect(by, e.Rank, now).putOut(by, e.Rank, text, now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
 	if len(without.choose(1)) < s.job.MinWorkers {
@@ -81,4 +80,23 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 			"it fewer than %d workers (--min-workers) are left", why, s.job.MinWorkers)}}
 	}
 	return regroup(without, why, now)
+}
+
+// putOut evicts the accused, or the accuser if that has had trouble with more of the processes that
+// live: it may hear nobody.
+func (s State) putOut(by, accused Rank, text string, now time.Time) (State, []Action) {
+	out := s.plan.Members[accused]
+	why := s.describe(out.ID) + ": " + text
+	if accuser := s.plan.Members[by]; s.troubles(accuser) > s.troubles(out) {
+		text = fmt.Sprintf("%s; but it has had trouble with %d workers that live, and worker %s "+
+			"with %d", text, s.troubles(accuser), out.ID, s.troubles(out))
+		out, why = accuser, s.describe(accuser.ID)+": "+text
+	}
+	s = s.count(out.ID, true, false, now).sendAway(out, now)
+	history := s.evictions.history(out)
+	if until := s.evictions.of(out).until; until.After(now) {
+		history += fmt.Sprintf(", and is taken back after %v", until.Sub(now))
+	}
+	s = s.evict(Eviction{ID: out.ID, Reason: text + history, Remedy: Rejoin})
+	return regroup(s, why+history, now)
 }

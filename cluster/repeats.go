@@ -22,6 +22,10 @@ type evictionCount struct {
 	corrupt int       // members of this process whose state was wrong
 	last    string    // id of the last such member
 	seen    time.Time // when the process was last registered
+	// troubles counts the evictions because of accusations. trouble is when the last one was. The
+	// process is not taken into a ring before until.
+	troubles       int
+	trouble, until time.Time
 }
 
 func (r evictionCount) of(m Member) bool { return r.process == m.process() }

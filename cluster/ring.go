@@ -68,17 +68,17 @@ func (p Plan) allNew(members []Member) bool {
 }
 
 // choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
-// be spread, members of equal standing take turns by host. Slow members, evicted with Wait, are
-// chosen only to reach least members.
+// be spread, members of equal standing take turns by host. Slow members, evicted with Wait, and those
+// that have to stay out for a while are chosen only to reach least members.
 func (s State) choose(least int) []Member {
 	var chosen, slow []Member
 	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
 		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
-		case !evicted:
+		case !evicted && !s.isAway(m):
 			chosen = append(chosen, m)
-		case e.Remedy == Wait:
+		case !evicted || e.Remedy == Wait:
 			slow = append(slow, m)
 		}
 	}
@@ -227,7 +227,7 @@ func (s State) order(chosen []Member) []Member {
 			first = i
 		}
 	}
-	return slices.Concat(ring[first:], ring[:first])
+	return s.around(slices.Concat(ring[first:], ring[:first]))
 }
 
 func (s State) describe(ids ...string) string {
@@ -254,7 +254,8 @@ func (s State) spares() []Action {
 	for _, m := range s.members {
 		_, inRing := s.plan.Rank(m.ID)
 		_, evicted := s.plan.Eviction(m.ID)
-		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) && !s.evictions.distrusts(m) {
+		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) &&
+			!s.evictions.distrusts(m) && !s.isAway(m) {
 			actions = append(actions, spare(m))
 		}
 	}

@@ -119,7 +119,7 @@ func (j *journal) logger(name string) *slog.Logger {
 		}})).With("at", name)
 }
 
-func (w *world) startWorker() {
+func (w *world) startWorker() string {
 	w.mu.Lock()
 	w.spawned++
 	name := fmt.Sprintf("w%d", w.spawned)
@@ -156,6 +156,7 @@ func (w *world) startWorker() {
 		w.mu.Unlock()
 		w.note("%s ends: %v", name, err)
 	})
+	return name
 }
 
 func (w *world) startCoordinator(number int) {
