@@ -87,9 +87,9 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 func (s State) putOut(by, accused Rank, text string, now time.Time) (State, []Action) {
 	out := s.plan.Members[accused]
 	why := s.describe(out.ID) + ": " + text
-	if accuser := s.plan.Members[by]; s.troubles(accuser) > s.troubles(out) {
-		text = fmt.Sprintf("%s; but it has had trouble with %d workers that live, and worker %s "+
-			"with %d", text, s.troubles(accuser), out.ID, s.troubles(out))
+	accuser := s.plan.Members[by]
+	if n := s.troubles(accuser, out); n >= leastTroubles && n > s.troubles(out, accuser) {
+		text = fmt.Sprintf("%s; but it has had trouble with %d other workers that live", text, n)
 		out, why = accuser, s.describe(accuser.ID)+": "+text
 	}
 	s = s.count(out.ID, true, false, now).sendAway(out, now)

@@ -10,6 +10,9 @@ const (
 	// suspectTime is how long an accusation counts against both sides, and how long a process must
 	// be in no trouble until its evictions for trouble are forgotten.
 	suspectTime = 30 * time.Minute
+	// leastTroubles is with how many workers an accuser must have had trouble before it is put out
+	// in the place of the accused. One of them may be at fault.
+	leastTroubles = 2
 	// firstAway is how long a process stays out of the ring after its second eviction for trouble.
 	// It doubles with each further one, up to mostAway.
 	firstAway = 15 * time.Second
@@ -39,9 +42,9 @@ func (s State) suspect(by, accused Rank, now time.Time) State {
 	return s
 }
 
-// troubles returns with how many registered processes a member has been in an accusation. A process
-// that has died does not count: the accusation was right.
-func (s State) troubles(m Member) int {
+// troubles returns with how many other registered processes than one a member has been in an
+// accusation. A process that has died does not count: the accusation was right.
+func (s State) troubles(m, but Member) int {
 	others := map[string]bool{}
 	for _, x := range s.suspicions {
 		switch m.process() {
@@ -51,6 +54,7 @@ func (s State) troubles(m Member) int {
 			others[x.from] = true
 		}
 	}
+	delete(others, but.process()) // it may have died
 	n := 0
 	for process := range others {
 		if slices.ContainsFunc(s.members, func(o Member) bool { return o.process() == process }) {
@@ -81,8 +85,8 @@ func (s State) badLinks(ring []Member) (n int) {
 // the search would keep the leader from its work; there the waits of sendAway must do.
 const mostReordered = 256
 
-// around returns the ring with fewer links under suspicion, if exchanges of the members behind them
-// with others avoid some. Rank 0 stays where it is.
+// around returns the ring with fewer links under suspicion, if exchanges of a member at their ends
+// with another avoid some. Rank 0 stays where it is.
 func (s State) around(ring []Member) []Member {
 	bad := s.badLinks(ring)
 	for i := 0; bad > 0 && i < len(ring) && len(ring) <= mostReordered; i++ {
@@ -90,8 +94,12 @@ func (s State) around(ring []Member) []Member {
 		if !s.isBad(ring[i], ring[behind]) {
 			continue
 		}
+		moved := behind
+		if behind == 0 {
+			moved = i
+		}
 		for j := 1; j < len(ring); j++ {
-			other, moved := slices.Clone(ring), max(behind, 1) // not rank 0, but the one behind it
+			other := slices.Clone(ring)
 			other[moved], other[j] = other[j], other[moved]
 			if n := s.badLinks(other); n < bad {
 				ring, bad = other, n

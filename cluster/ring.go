@@ -68,20 +68,27 @@ func (p Plan) allNew(members []Member) bool {
 }
 
 // choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
-// be spread, members of equal standing take turns by host. Slow members, evicted with Wait, and those
-// that have to stay out for a while are chosen only to reach least members.
+// be spread, members of equal standing take turns by host. Slow members, evicted with Wait, are
+// chosen only to reach least members. So are those that have to stay out for a while, unless nobody
+// else has a state.
 func (s State) choose(least int) []Member {
-	var chosen, slow []Member
+	var chosen, slow, away []Member
 	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
 		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
-		case !evicted && !s.isAway(m):
+		case !evicted && s.isAway(m):
+			away = append(away, m)
+		case !evicted:
 			chosen = append(chosen, m)
-		case !evicted || e.Remedy == Wait:
+		case e.Remedy == Wait:
 			slow = append(slow, m)
 		}
 	}
+	if s.plan.Rings > 0 && s.plan.allNew(chosen) { // those that are away may have a state
+		chosen, away = append(chosen, away...), nil
+	}
+	slow = append(slow, away...)
 	slices.SortStableFunc(chosen, func(a, b Member) int {
 		return cmp.Compare(s.plan.seniority(a), s.plan.seniority(b))
 	})
