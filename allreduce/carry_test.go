@@ -18,7 +18,7 @@ func carried(rank, n int) []float32 {
 	return slices.Repeat([]float32{float32(rank + 1)}, n)
 }
 
-// carryAll reduces n floats on all ranks. Rank i carries lengths[i] floats out, reach[i] places far.
+// carryAll reduces n floats on all ranks. Rank i carries lengths[i] floats out, reach[i] places on.
 // It returns each rank's error, what it carried in by hops, and its sum.
 func carryAll(rings []*allreduce.Ring, lengths, reach []int, n int) (
 	errs []error, in [][][]float32, bufs [][]float32) {

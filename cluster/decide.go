@@ -49,8 +49,8 @@ type State struct {
 	vacant time.Time // when the next run supersedes this one without workers; zero: not set
 	// evictions counts the evictions of processes that are registered or were recently.
 	evictions  evictionCounts
-	suspicions []suspicion // newest last
-	now        time.Time   // of the present event
+	suspicions suspicions
+	now        time.Time // of the present event
 }
 
 // NewState returns the state of a job without a leader.
@@ -81,7 +81,7 @@ func (s State) due() time.Time {
 	case s.plan.Phase == Paused && (s.settled.IsZero() || s.giveUp.Before(s.settled)):
 		return s.giveUp
 	case s.plan.Phase == Running && len(s.done) == 0:
-		return earlier(s.settled, s.returns())
+		return earlier(s.settled, s.evictions.returns(s.members, s.now))
 	case s.plan.Phase == Running || s.plan.Phase == Paused:
 		return s.settled
 	}

@@ -72,7 +72,7 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: Resync})
 		return regroup(s, why+s.evictions.history(m), now)
 	case !e.Slow:
-		return s.suspect(by, e.Rank, now).putOut(by, e.Rank, text, now)
+		return putOut(s, by, e.Rank, text, now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
 	if len(without.choose(1)) < s.job.MinWorkers {
@@ -80,23 +80,4 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 			"it fewer than %d workers (--min-workers) are left", why, s.job.MinWorkers)}}
 	}
 	return regroup(without, why, now)
-}
-
-// putOut evicts the accused, or the accuser if that has had trouble with more of the processes that
-// live: it may hear nobody.
-func (s State) putOut(by, accused Rank, text string, now time.Time) (State, []Action) {
-	out := s.plan.Members[accused]
-	why := s.describe(out.ID) + ": " + text
-	accuser := s.plan.Members[by]
-	if n := s.troubles(accuser, out); n >= leastTroubles && n > s.troubles(out, accuser) {
-		text = fmt.Sprintf("%s; but it has had trouble with %d other workers that live", text, n)
-		out, why = accuser, s.describe(accuser.ID)+": "+text
-	}
-	s = s.count(out.ID, true, false, now).sendAway(out, now)
-	history := s.evictions.history(out)
-	if until := s.evictions.of(out).until; until.After(now) {
-		history += fmt.Sprintf(", and is taken back after %v", until.Sub(now))
-	}
-	s = s.evict(Eviction{ID: out.ID, Reason: text + history, Remedy: Rejoin})
-	return regroup(s, why+history, now)
 }

@@ -1,14 +1,14 @@
 package cluster
 
 import (
-	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
 
 const (
-	// suspectTime is how long an accusation counts against both sides, and how long a process must
-	// be in no trouble until its evictions for trouble are forgotten.
+	// suspectTime is how long an accusation counts against both sides, and after how long without
+	// another one a process's evictions for that are forgotten.
 	suspectTime = 30 * time.Minute
 	// leastTroubles is with how many workers an accuser must have had trouble before it is put out
 	// in the place of the accused. One of them may be at fault.
@@ -21,32 +21,33 @@ const (
 	mostSuspicions = 256
 )
 
-// suspicion is an accusation over a link of the ring. Either end may be at fault, or the way between
-// them.
+// suspicion is an accusation over a link of the ring. Either end may be at fault, or what lies
+// between them.
 type suspicion struct {
 	from, to string // processes; the link goes from the first to the second
 	at       time.Time
 }
 
-// suspect records an accusation in the present ring.
-func (s State) suspect(by, accused Rank, now time.Time) State {
-	of := func(r Rank) string { return s.plan.Members[r].process() }
-	next := suspicion{of(accused), of(by), now} // the accused is silent towards its successor
-	if int(by+1)%len(s.plan.Members) == int(accused) && len(s.plan.Members) > 2 {
+// suspicions are the links that were in an accusation, the newest last. It is a value, as State is.
+type suspicions []suspicion
+
+// add returns the suspicions with an accusation in a ring.
+func (c suspicions) add(ring []Member, by, accused Rank, now time.Time) suspicions {
+	next := suspicion{from: ring[accused].process(), to: ring[by].process(), at: now}
+	if int(by+1)%len(ring) == int(accused) && len(ring) > 2 { // the accuser sends to the accused
 		next.from, next.to = next.to, next.from
 	}
-	kept := slices.DeleteFunc(slices.Clone(s.suspicions), func(o suspicion) bool {
+	kept := slices.DeleteFunc(slices.Clone(c), func(o suspicion) bool {
 		return now.Sub(o.at) > suspectTime || o.from == next.from && o.to == next.to
 	})
-	s.suspicions = append(kept[max(0, len(kept)+1-mostSuspicions):], next)
-	return s
+	return append(kept[max(0, len(kept)+1-mostSuspicions):], next)
 }
 
-// troubles returns with how many other registered processes than one a member has been in an
-// accusation. A process that has died does not count: the accusation was right.
-func (s State) troubles(m, but Member) int {
+// troubles returns with how many of the registered processes, besides one, a member has been in an
+// accusation. A process that has died is not registered: the accusation was right.
+func (c suspicions) troubles(m, besides Member, registered []Member) (n int) {
 	others := map[string]bool{}
-	for _, x := range s.suspicions {
+	for _, x := range c {
 		switch m.process() {
 		case x.from:
 			others[x.to] = true
@@ -54,27 +55,26 @@ func (s State) troubles(m, but Member) int {
 			others[x.from] = true
 		}
 	}
-	delete(others, but.process()) // it may have died
-	n := 0
+	delete(others, besides.process()) // it may have died, and be registered still
 	for process := range others {
-		if slices.ContainsFunc(s.members, func(o Member) bool { return o.process() == process }) {
+		if slices.ContainsFunc(registered, func(o Member) bool { return o.process() == process }) {
 			n++
 		}
 	}
 	return n
 }
 
-// isBad reports whether the link from one member to the next is under suspicion.
-func (s State) isBad(from, to Member) bool {
-	return slices.ContainsFunc(s.suspicions, func(x suspicion) bool {
+// has reports whether the link from one member to the next is under suspicion.
+func (c suspicions) has(from, to Member) bool {
+	return slices.ContainsFunc(c, func(x suspicion) bool {
 		return x.from == from.process() && x.to == to.process()
 	})
 }
 
-// badLinks counts the links of a ring that are under suspicion.
-func (s State) badLinks(ring []Member) (n int) {
+// in counts the links of a ring that are under suspicion.
+func (c suspicions) in(ring []Member) (n int) {
 	for i, m := range ring {
-		if len(ring) > 1 && s.isBad(m, ring[(i+1)%len(ring)]) {
+		if len(ring) > 1 && c.has(m, ring[(i+1)%len(ring)]) {
 			n++
 		}
 	}
@@ -87,11 +87,11 @@ const mostReordered = 256
 
 // around returns the ring with fewer links under suspicion, if exchanges of a member at their ends
 // with another avoid some. Rank 0 stays where it is.
-func (s State) around(ring []Member) []Member {
-	bad := s.badLinks(ring)
+func (c suspicions) around(ring []Member) []Member {
+	bad := c.in(ring)
 	for i := 0; bad > 0 && i < len(ring) && len(ring) <= mostReordered; i++ {
 		behind := (i + 1) % len(ring)
-		if !s.isBad(ring[i], ring[behind]) {
+		if !c.has(ring[i], ring[behind]) {
 			continue
 		}
 		moved := behind
@@ -101,7 +101,7 @@ func (s State) around(ring []Member) []Member {
 		for j := 1; j < len(ring); j++ {
 			other := slices.Clone(ring)
 			other[moved], other[j] = other[j], other[moved]
-			if n := s.badLinks(other); n < bad {
+			if n := c.in(other); n < bad {
 				ring, bad = other, n
 			}
 		}
@@ -110,24 +110,23 @@ func (s State) around(ring []Member) []Member {
 }
 
 // isAway reports whether a member's process has to stay out for a while.
-func (s State) isAway(m Member) bool { return s.now.Before(s.evictions.of(m).until) }
+func (c evictionCounts) isAway(m Member, now time.Time) bool { return now.Before(c.of(m).until) }
 
-// returns is when the next registered member may come back; the zero time: none is away.
-func (s State) returns() (at time.Time) {
-	for _, m := range s.members {
-		if until := s.evictions.of(m).until; s.now.Before(until) && (at.IsZero() || until.Before(at)) {
+// returns is when the next of the members may come back; the zero time: none is away.
+func (c evictionCounts) returns(members []Member, now time.Time) (at time.Time) {
+	for _, m := range members {
+		until := c.of(m).until
+		if now.Before(until) && (at.IsZero() || until.Before(at)) {
 			at = until
 		}
 	}
 	return at
 }
 
-// sendAway puts the process of a member that has just been counted as evicted under a longer wait
-// each time.
-func (s State) sendAway(m Member, now time.Time) State {
-	s.evictions = slices.Clone(s.evictions)
-	i := slices.IndexFunc(s.evictions, func(r evictionCount) bool { return r.of(m) })
-	r := &s.evictions[i]
+// sendAway has the process of a member that was just counted as evicted wait longer each time.
+func (c evictionCounts) sendAway(m Member, now time.Time) evictionCounts {
+	c = slices.Clone(c)
+	r := &c[slices.IndexFunc(c, func(r evictionCount) bool { return r.of(m) })]
 	if now.Sub(r.trouble) > suspectTime {
 		r.troubles = 0
 	}
@@ -136,15 +135,32 @@ func (s State) sendAway(m Member, now time.Time) State {
 		shift := min(r.troubles-2, 16)
 		r.until = now.Add(min(firstAway<<shift, mostAway))
 	}
-	return s
+	return c
+}
+
+// putOut evicts the accused, or the accuser if that has had trouble with more of the processes that
+// live: it may hear nobody.
+func putOut(s State, by, accused Rank, text string, now time.Time) (State, []Action) {
+	s.suspicions = s.suspicions.add(s.plan.Members, by, accused, now)
+	out, accuser := s.plan.Members[accused], s.plan.Members[by]
+	n := s.suspicions.troubles(accuser, out, s.members)
+	if n >= leastTroubles && n > s.suspicions.troubles(out, accuser, s.members) {
+		text = fmt.Sprintf("%s; but it has had trouble with %d other workers that live", text, n)
+		out = accuser
+	}
+	s = s.count(out.ID, true, false, now)
+	s.evictions = s.evictions.sendAway(out, now)
+	text += s.evictions.history(out)
+	if until := s.evictions.of(out).until; until.After(now) {
+		text += fmt.Sprintf(", and is taken back after %v", until.Sub(now))
+	}
+	s = s.evict(Eviction{ID: out.ID, Reason: text, Remedy: Rejoin})
+	return regroup(s, s.describe(out.ID)+": "+text, now)
 }
 
 // earlier returns the earlier of two times; the zero time is none.
 func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || b.IsZero() {
-		return cmp.Or(a, b)
-	}
-	if b.Before(a) {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
 	}
 	return a

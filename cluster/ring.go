@@ -77,7 +77,7 @@ func (s State) choose(least int) []Member {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
 		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
-		case !evicted && s.isAway(m):
+		case !evicted && s.evictions.isAway(m, s.now):
 			away = append(away, m)
 		case !evicted:
 			chosen = append(chosen, m)
@@ -234,7 +234,7 @@ func (s State) order(chosen []Member) []Member {
 			first = i
 		}
 	}
-	return s.around(slices.Concat(ring[first:], ring[:first]))
+	return s.suspicions.around(slices.Concat(ring[first:], ring[:first]))
 }
 
 func (s State) describe(ids ...string) string {
@@ -262,7 +262,7 @@ func (s State) spares() []Action {
 		_, inRing := s.plan.Rank(m.ID)
 		_, evicted := s.plan.Eviction(m.ID)
 		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) &&
-			!s.evictions.distrusts(m) && !s.isAway(m) {
+			!s.evictions.distrusts(m) && !s.evictions.isAway(m, s.now) {
 			actions = append(actions, spare(m))
 		}
 	}

@@ -13,7 +13,7 @@ type Ring interface {
 	// AllReduce replaces buf on every rank by the sum over the ranks, with the same bits on all.
 	// Whole numbers below 2^24 are added exactly.
 	AllReduce(ctx context.Context, buf []float32) error
-	// AllReduceCarry does AllReduce, and in hop h sends each rank's out[h] to its successor's in[h]:
+	// AllReduceCarry does AllReduce. In hop h it sends each rank's out[h] to its successor's in[h]:
 	// see allreduce.Carry.
 	// When a rank completes it, every rank's in is complete.
 	AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error

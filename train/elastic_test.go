@@ -109,7 +109,9 @@ func (f *breakingRing) Start(
 	return summed{}, f.AllReduce(ctx, buf)
 }
 
-func (f *breakingRing) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
+func (f *breakingRing) AllReduceCarry(
+	ctx context.Context, buf []float32, out, in [][]float32,
+) error {
 	return f.do(ctx, func(ctx context.Context) error {
 		return f.localRank.AllReduceCarry(ctx, buf, out, in)
 	}, func(all bool) {

@@ -199,7 +199,7 @@ func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
 // completes the step only if all of them have arrived on every rank, so they count as known.
 func (b *batch) carry(e *agree.Entry) (c carry) {
 	n := len(b.ring.LaneEnds)
-	for hop := range b.ring.hops() { // a rank's states go from the rank that is hop places behind it
+	for hop := range b.ring.hops() { // out are the states of the rank hop places before this one
 		from, before := mod(b.ring.Rank-hop, n), mod(b.ring.Rank-hop-1, n)
 		var out, in []float32
 		if b.ring.reach(from) > hop {

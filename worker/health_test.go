@@ -36,10 +36,10 @@ func TestHealth(t *testing.T) {
 			for range workers {
 				names = append(names, w.startWorker())
 			}
-			w.await(func() bool { return w.furthestStep() >= 10 })
+			await(func() bool { return furthestStep(w) >= 10 })
 			fault(w, names)
 			time.Sleep(ill)
-			done = w.furthestStep() - 10
+			done = furthestStep(w) - 10
 			w.crashAll()
 			if t.Failed() {
 				for _, line := range w.log {

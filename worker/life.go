@@ -86,8 +86,8 @@ func (w *worker) live(ctx context.Context) (err error) {
 	}
 }
 
-// jittered returns three to five quarters of a pause. It depends on the member, so that workers that
-// were put out together do not all return at the same moment.
+// jittered returns three to five quarters of a pause. It depends on the member: workers that were
+// put out together do not all return at the same moment.
 func jittered(pause time.Duration, id string) time.Duration {
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(id)) // it never fails

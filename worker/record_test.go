@@ -26,9 +26,9 @@ func TestDoneIsOnRecord(t *testing.T) {
 		w.startCoordinator(1)
 		w.startWorker()
 		w.startWorker()
-		w.await(func() bool { return w.furthestStep() >= 30 })
+		await(func() bool { return furthestStep(w) >= 30 })
 		w.store.Cut("c1", true)
-		w.await(func() bool { return w.furthestStep() == spec.Steps && w.gone("w1") && w.gone("w2") })
+		await(func() bool { return hasGone(w, "w1") && hasGone(w, "w2") })
 		for _, name := range []string{"w1", "w2"} {
 			if end := w.workers[name].end; end == nil || end.Phase != cluster.Ended {
 				t.Errorf("%s left before it knew of the job's end: %+v", name, end)
@@ -44,7 +44,7 @@ func TestDoneIsOnRecord(t *testing.T) {
 		w.mu.Unlock()
 		w.startWorker() // it has nothing
 		w.store.Cut("c1", false)
-		w.await(w.isOver)
+		await(w.isOver)
 		if steps > 0 || w.ended.Failed || w.ended.Result == "" {
 			t.Errorf("after %d more steps: %+v", steps, w.ended)
 		}
@@ -58,19 +58,19 @@ func TestDoneIsOnRecord(t *testing.T) {
 }
 
 // await returns when a condition holds, or after a simulated hour.
-func (w *world) await(holds func() bool) {
+func await(holds func() bool) {
 	for limit := time.Now().Add(time.Hour); !holds() && time.Now().Before(limit); {
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-func (w *world) furthestStep() int64 {
+func furthestStep(w *world) int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.highest
 }
 
-func (w *world) gone(name string) bool {
+func hasGone(w *world, name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.workers[name].gone

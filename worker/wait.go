@@ -92,12 +92,12 @@ func (t *wait) passed(found found) (done bool, err error) {
 	alone, regroup := now.Sub(t.since), w.spec.RegroupTimeout.AsDuration()
 	switch {
 	case t.done && found.final && alone >= regroup:
-		w.end = &cluster.Plan{Phase: cluster.Ended, Reason: "all workers are done, which the next " +
-			"coordinator will find on record"}
+		w.end = &cluster.Plan{Phase: cluster.Ended,
+			Reason: "all workers are done; the next coordinator will end the job"}
 		return true, nil
 	case alone >= w.spec.PauseTimeout.AsDuration():
-		return false, fmt.Errorf("the job has had no leader for %v (--pause-timeout): start a coordinator",
-			w.spec.PauseTimeout.AsDuration())
+		return false, fmt.Errorf("the job has had no leader for %v (--pause-timeout): start a "+
+			"coordinator", w.spec.PauseTimeout.AsDuration())
 	case alone >= regroup && !t.warned:
 		t.warned = true
 		w.log.Warn("waiting: the job has no leader; start a coordinator, or check etcd",

@@ -125,7 +125,8 @@ func join(
 		}
 		own := ranks[r.Rank]
 		j := Join[int64]{Ranks: r, State: own, Tensors: own.tensors[:], Memory: own.memory,
-			Shards: own, Compare: true, Look: look, Replayer: own, SegmentsPerStep: 2, Record: own.record,
+			Shards: own, Compare: true, Look: look, Replayer: own, SegmentsPerStep: 2,
+			Record: own.record,
 			Notice: func(text string) { own.notices = append(own.notices, text) }}
 		joined[r.Rank], err = j.Run(ctx)
 		return err
@@ -379,8 +380,9 @@ func TestJoinBehindTheRecord(t *testing.T) {
 			t.Errorf("%+v: %v", c, err)
 		}
 		for _, j := range joined {
+			told := strings.Contains(j.String(), "2 completed steps are done again")
 			if j.From != c.from || j.Step != c.want || j.Redone != c.redone ||
-				strings.Contains(j.String(), "2 completed steps are done again") != (c.redone == 2) {
+				told != (c.redone == 2) {
 				t.Errorf("%+v: %+v, %s", c, j, j)
 			}
 		}
