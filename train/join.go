@@ -8,6 +8,7 @@ import (
 
 	"rondo/compute"
 	"rondo/train/agree"
+	"rondo/train/exact"
 )
 
 // Ring is a rank's place in one generation. The caller owns its parts. After a failure they may
@@ -156,9 +157,9 @@ func (r Ring) hops() (hops int) {
 
 func (r Ring) validate(lanes int) error {
 	n := len(r.LaneEnds)
-	if n < 1 || n > maxRanks || r.Rank < 0 || r.Rank >= n {
+	if n < 1 || n > exact.MaxTerms || r.Rank < 0 || r.Rank >= n {
 		return fmt.Errorf("train: rank %d of %d ranks: want 0 to N-1, and N at most %d", r.Rank, n,
-			maxRanks)
+			exact.MaxTerms)
 	}
 	end := 0
 	for rank, next := range r.LaneEnds {
