@@ -231,6 +231,7 @@ type JobSpec struct {
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
 	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
+	Copies          int64   `protobuf:"varint,128,opt,name=copies,proto3" json:"copies,omitempty"`
 	Link            string  `protobuf:"bytes,127,opt,name=link,proto3" json:"link,omitempty"`
 	IntraHost       string  `protobuf:"bytes,86,opt,name=intra_host,json=intraHost,proto3" json:"intra_host,omitempty"`
 	Topology        string  `protobuf:"bytes,130,opt,name=topology,proto3" json:"topology,omitempty"`
@@ -1019,6 +1020,13 @@ func (x *JobSpec) GetRingOrder() string {
 	return ""
 }
 
+func (x *JobSpec) GetCopies() int64 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
 func (x *JobSpec) GetLink() string {
 	if x != nil {
 		return x.Link
@@ -1280,7 +1288,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xef\xa1\x01\n" +
+	"\x04_max\"\xfa\xa3\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x8c\x04\n" +
@@ -1510,10 +1518,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"minWorkers\x12\x98\x01\n" +
 	"\vmax_workers\x18C \x01(\x03Bw\xaa\xbb\x18s\n" +
 	"\\most workers in the ring, for those that join later; 0: --workers; rondo scale may exceed it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"maxWorkers\x12\xf0\x01\n" +
+	"maxWorkers\x12\x81\x02\n" +
 	"\n" +
-	"ring_order\x18U \x01(\tB\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
-	"\xac\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that a lost host takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x01\n" +
+	"ring_order\x18U \x01(\tB\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
+	"\xbd\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that lane states have a short way to another one (see --copies)\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xf7\x01\n" +
+	"\x06copies\x18\x80\x01 \x01(\x03B\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
+	"\xc0\x01in each step a worker sends its lanes' states to workers on this many other hosts, or to as many workers where there are fewer hosts: so many hosts may be lost at once without a completed step\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00 @R\x06copies\x12\xe3\x01\n" +
 	"\x04link\x18\x7f \x01(\tB\xce\x01\xaa\xbb\x18\xc9\x01\n" +
 	"\xaa\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a unix socket; shm: shared memory; auto: tcp between hosts, and on one host the first of shm, unix and tcp that works\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
 	"\n" +
