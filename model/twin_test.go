@@ -167,9 +167,15 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 			}
 			x = w.deep("deep_input.%d.%s", c.DeepInput, x)
 			for k := range c.Layers {
-				s := lane[k*c.Cell.States()*c.Hidden:]
+				s := lane[k*c.states()*c.Hidden:][:c.states()*c.Hidden]
 				cell := s[(c.Cell.States()-1)*c.Hidden:][:c.Hidden]
-				h, c2 := w.step(k, x, s[:c.Hidden], cell)
+				past := s[c.Cell.States()*c.Hidden:]
+				read := x
+				if c.SkipThroughTime > 0 {
+					read = append(slices.Clip(x), past[:c.Hidden]...)
+					copy(past, append(past[c.Hidden:len(past):len(past)], s[:c.Hidden]...))
+				}
+				h, c2 := w.step(k, read, s[:c.Hidden], cell)
 				h = w.deep("rnn.transition.%d.%s_l"+fmt.Sprint(k), c.DeepTransition, h)
 				copy(cell, c2)
 				copy(s, h)
