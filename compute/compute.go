@@ -84,6 +84,9 @@ type RecurrentShape struct {
 	// Leak is the share of its state that a Leaky cell takes from the step, in (0, 1]; 0:
 	// DefaultLeak. The other cells do not read it.
 	Leak float32
+	// Periods are a Clockwork cell's; zero: DefaultPeriods. A Device computes with all of W_hh:
+	// NewRecurrent, the function, removes connections. The other cells do not read them.
+	Periods Periods
 	// Transition is how many layers the perceptron of a deep transition has; 0: there is none. A
 	// Device has no kernel for it: see NewRecurrent, the function.
 	Transition int

@@ -10,22 +10,29 @@ func NewRecurrent(dev Device, s RecurrentShape, inference bool) Recurrent {
 		return newSkipping(dev, s, inference)
 	case s.Transition > 0:
 		return newTransition(dev, s, inference)
+	case s.Cell == Clockwork:
+		return newClockwork(dev, s, inference)
 	}
 	return dev.NewRecurrent(s, inference)
 }
 
 // Composed reports whether a device has no kernel for the whole layer. Such a layer is no Telling.
-func (s RecurrentShape) Composed() bool { return s.Skip > 0 || s.Transition > 0 }
+func (s RecurrentShape) Composed() bool {
+	return s.Skip > 0 || s.Transition > 0 || s.Cell == Clockwork
+}
 
 // RecurrentSize is a device's memory for NewRecurrent's workspace: see Sizer.RecurrentSize.
 func RecurrentSize(on Sizer, s RecurrentShape, inference, ids bool) Size {
 	switch {
 	case s.Skip > 0:
 		return skippingSize(on, s, inference)
-	case s.Transition == 0:
+	case s.Transition > 0:
+	case s.Cell == Clockwork:
+		return on.RecurrentSize(s, inference, ids).And(on.TensorSize(s.H * s.H))
+	default:
 		return on.RecurrentSize(s, inference, ids)
 	}
-	return on.RecurrentSize(s.step(), inference, ids).And(PerceptronSize(on, s.perceptron())).
+	return RecurrentSize(on, s.step(), inference, ids).And(PerceptronSize(on, s.perceptron())).
 		And(on.TensorSize(new(transition).cut(s, inference, nil)))
 }
 
@@ -73,7 +80,7 @@ func newTransition(dev Device, s RecurrentShape, inference bool) *transition {
 	r.flat = dev.Alloc(r.cut(s, inference, nil))
 	r.cut(s, inference, r.flat)
 	r.perceptron = NewPerceptron(dev, s.perceptron())
-	r.step = dev.NewRecurrent(s.step(), inference)
+	r.step = NewRecurrent(dev, s.step(), inference)
 	made = true
 	return r
 }

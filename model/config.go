@@ -65,6 +65,8 @@ type Config struct {
 	// Leak is the leak of compute.Leaky, and of compute.LeakyLearned at first: in (0, 1], and below
 	// 1 if it is learned. 0: compute.DefaultLeak.
 	Leak float64
+	// Periods are those of compute.Clockwork. Zero: compute.DefaultPeriods.
+	Periods compute.Periods
 	// Seed determines the initial weights and, with step, layer and lane, the dropout masks.
 	Seed uint64
 
@@ -188,6 +190,10 @@ func (c Config) validateInit() error {
 		return fmt.Errorf("--leak %v: must be above 0 and at most 1, and below 1 if it is learned",
 			c.Leak)
 	}
+	if n := c.Periods.Groups(); c.Cell == compute.Clockwork && n > c.Hidden {
+		return fmt.Errorf("--periods %v are %d groups of units, and --hidden is %d", c.Periods, n,
+			c.Hidden)
+	}
 	return c.Init.validate()
 }
 
@@ -226,5 +232,5 @@ func (c Config) outputWidth() int {
 // layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
 	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden,
-		Leak: float32(c.Leak), Transition: c.DeepTransition, Skip: c.SkipThroughTime}
+		Leak: float32(c.Leak), Periods: c.Periods, Transition: c.DeepTransition, Skip: c.SkipThroughTime}
 }
