@@ -40,6 +40,7 @@ func canonical(text []byte) (e line, ok bool) {
 			e.Commit.Nonfinite = int(s.unsigned(31))
 			s.want(`,"rank":`)
 			e.Commit.Rank = int(s.unsigned(31))
+			e.Commit.Random = s.has(`,"random":true`)
 		}
 	} else {
 		return line{}, false

@@ -29,7 +29,8 @@
 // A commit line says that the worker has updated its parameters by a step, and has their digest.
 // Steps count from 1. A skipped step did not change them: on "nonfinite" ranks the loss or the
 // gradient was not finite. If there was one such rank, "rank" is its number. If there was none, the
-// sum of all ranks was not finite.
+// sum of all ranks was not finite. With "random":true a random step was taken in its place, and
+// changed the parameters.
 //
 // A worker writes the read line before it adds its gradient to the sum, and no worker can complete
 // the sum without all parts. So one worker's commit line implies the read lines of all. Each line

@@ -100,9 +100,10 @@ func (l *Log) Intend(step int64, segment, first, count int, inputs []int32) erro
 type Commit struct {
 	Step      int64
 	Digest    uint64 // of the parameters after it; the same on all ranks
-	Skipped   bool   // it was not finite, so the parameters are those of before
+	Skipped   bool   // it was not finite, so the parameters are those of before, unless Random
 	Nonfinite int    // ranks whose loss or gradient was not finite
 	Culprit   int    // the rank, if Nonfinite is 1
+	Random    bool   // a random step was taken in the place of the skipped one
 }
 
 // Commit records that the worker has updated its parameters by a step, and by all other steps of
@@ -114,7 +115,8 @@ func (l *Log) Commit(c Commit) error {
 		return l.fail(errors.New("a step without a ring"))
 	}
 	return l.write(&line{Commit: &commitLine{Generation: l.ring.Generation, Step: c.Step,
-		Digest: c.Digest, Skipped: c.Skipped, Nonfinite: c.Nonfinite, Rank: c.Culprit}})
+		Digest: c.Digest, Skipped: c.Skipped, Nonfinite: c.Nonfinite, Rank: c.Culprit,
+		Random: c.Random}})
 }
 
 // Close closes the file.
@@ -230,6 +232,7 @@ type commitLine struct {
 	Skipped    bool   `json:"skipped"`   // this and the next two are missing if it was not
 	Nonfinite  int    `json:"nonfinite"` // ranks
 	Rank       int    `json:"rank"`      // the one that was not finite, if Nonfinite is 1
+	Random     bool   `json:"random"`    // missing if no random step was taken instead
 }
 
 // append appends the line as JSON, with a line feed. It avoids encoding/json because it runs in
@@ -272,6 +275,9 @@ func (e *line) append(b []byte) []byte {
 			c.Step, c.Digest)
 		if c.Skipped {
 			b = fmt.Appendf(b, `,"skipped":true,"nonfinite":%d,"rank":%d`, c.Nonfinite, c.Rank)
+		}
+		if c.Random {
+			b = append(b, `,"random":true`...)
 		}
 		b = append(b, "}}"...)
 	}

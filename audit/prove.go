@@ -31,7 +31,7 @@ type Report struct {
 	// those that were read to compute lost states of lanes.
 	Again    int64 `json:"segments_repeated"`
 	Replayed int64 `json:"segments_replayed"`
-	// Skipped is the number of steps from First to Last that did not change the parameters. Skips
+	// Skipped is the number of steps from First to Last whose gradient was not used. Skips
 	// names the first maxFindings stretches of them.
 	Skipped int64  `json:"skipped"`
 	Skips   []Skip `json:"skips"`
@@ -52,12 +52,17 @@ type Skip struct {
 	First      int64  `json:"first"`
 	Last       int64  `json:"last"`
 	Generation uint64 `json:"generation"`
-	Nonfinite  int    `json:"nonfinite"` // ranks that were not finite; 0: only their sum was not
-	Rank       int    `json:"rank"`      // the rank, if Nonfinite is 1
-	Worker     string `json:"worker"`    // of that rank
+	Nonfinite  int    `json:"nonfinite"`        // ranks that were not finite; 0: only their sum was not
+	Rank       int    `json:"rank"`             // the rank, if Nonfinite is 1
+	Worker     string `json:"worker"`           // of that rank
+	Random     bool   `json:"random,omitempty"` // random steps were taken in their place
 }
 
 func (s Skip) String() string {
+	if s.Random {
+		s.Random = false
+		return s.String() + "; random steps were taken instead"
+	}
 	steps := fmt.Sprintf("step %d", s.First)
 	if s.Last > s.First {
 		steps = fmt.Sprintf("steps %d to %d", s.First, s.Last)

@@ -46,7 +46,8 @@ func (p *prover) proveUpdate(r *ring, streams []*stream, step int64, ends []ende
 // skip adds the steps of one skipped commit to the report.
 func (p *prover) skip(r *ring, first, last int64, c *commitLine) {
 	p.report.Skipped += last - first + 1
-	skip := Skip{First: first, Last: last, Generation: r.Generation, Nonfinite: c.Nonfinite}
+	skip := Skip{First: first, Last: last, Generation: r.Generation, Nonfinite: c.Nonfinite,
+		Random: c.Random}
 	if c.Nonfinite == 1 {
 		skip.Rank = c.Rank
 		for _, s := range r.sections {

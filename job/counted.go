@@ -12,6 +12,7 @@ import (
 	"rondo/internal/app"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/count"
+	"rondo/task/lm"
 	"rondo/task/ngram"
 	"rondo/telemetry"
 )
@@ -108,12 +109,21 @@ func (d countedText) NewTask(device compute.Device, tail int, ledger Ledger) (*T
 	if d.validation != nil {
 		reads.Evaluation = count.NewText(d.validation, 1, int(d.job.Batch), int(d.job.Bptt))
 	}
-	w, err := d.writer()
+	m, err := ngram.NewModel(c, d.index, device)
 	if err != nil {
 		return nil, err
 	}
-	m, err := ngram.NewModel(c, d.index, device)
+	return d.newCounting(m, reads)
+}
+
+// newCounting makes the task of a model of texts, which it closes.
+func (d *Text) newCounting(m interface {
+	countedModel
+	NewGenerator() (lm.Generator, error)
+}, reads count.Config) (*Task, error) {
+	w, err := d.writer()
 	if err != nil {
+		m.Close()
 		return nil, err
 	}
 	t, err := newCounting(m, reads)
@@ -129,11 +139,14 @@ func (d countedText) NewTask(device compute.Device, tail int, ledger Ledger) (*T
 	return t, err
 }
 
-// newCounting makes the task of a model, which it closes.
-func newCounting(m interface {
+// countedModel is a model that newCounting closes.
+type countedModel interface {
 	count.Model
 	Close()
-}, c count.Config) (*Task, error) {
+}
+
+// newCounting makes the task of a model, which it closes.
+func newCounting(m countedModel, c count.Config) (*Task, error) {
 	t, err := count.New(m, c)
 	if err != nil {
 		m.Close()

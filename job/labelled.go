@@ -12,6 +12,7 @@ import (
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
+	"rondo/task/hmm"
 	"rondo/task/label"
 	"rondo/task/lines"
 	"rondo/telemetry"
@@ -113,10 +114,14 @@ func evaluateLabels(
 	return e, nil
 }
 
-// Label predicts the labels of the lines of standard input, with a network of classify or tag.
+// Label predicts the labels of the lines of standard input, with a network of classify or tag. For
+// hmm they are numbers of hidden states.
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
+	if m, ok := t.weights.(*hmm.Model); ok {
+		return t.input(t.states(ctx, m, in, each))
+	}
 	p := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
 	defer p.Close()
 	return t.input(p.Lines(ctx, in, t.encode, t.Outputs, each))

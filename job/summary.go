@@ -226,6 +226,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	switch spec.Task {
 	case task.NGram:
 		s.Sums = fmt.Sprintf("counts of %d tokens, %s", spec.Order, spec.Smoothing)
+	case task.HMM:
+		s.Sums = fmt.Sprintf("hidden Markov model of %d states", spec.States)
 	case task.Reservoir:
 		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
 			spec.SpectralRadius, spec.Leak)
@@ -317,7 +319,7 @@ func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early 
 		}
 		spec.Resume = strconv.FormatInt(s.Steps, 10)
 	}
-	if s.Done() && !counts(of) { // nothing is left to do: suggest twice as much
+	if s.Done() && !task.Once(of.Task) { // nothing is left to do: suggest twice as much
 		spec.Steps, spec.Epochs = 2*spec.Steps, 2*spec.Epochs
 	}
 	if early {

@@ -33,6 +33,8 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 		Canonical:      jobspec.Canonical(spec),
 		Local:          local(spec),
 		NonfiniteLimit: spec.NonfiniteLimit,
+		RandomStep:     spec.Nonfinite == "step",
+		Seed:           spec.Seed,
 		EvalEvery:      spec.EvalEvery,
 		EarlyStop:      spec.EarlyStop,
 		SaveEvery:      spec.CheckpointEvery,

@@ -22,6 +22,8 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// HMM is a hidden Markov model of a text: task/hmm.
+	HMM = "hmm"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -30,13 +32,22 @@ func Segments(name string) bool {
 	return name == LM || name == Fill || name == Regress || !slices.Contains(Networks(), name)
 }
 
+// Texts reports whether a task reads any number of texts, as a whole or as documents. The others'
+// data are rows of one file.
+func Texts(name string) bool {
+	return name == LM || name == Fill || name == NGram || name == HMM
+}
+
 // Networks returns the names of the tasks that train a network by its gradient. The others sum up
 // their data.
 func Networks() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool {
-		return name == NGram || name == Reservoir
+		return Once(name) || name == HMM
 	})
 }
+
+// Once reports whether a task reads its data once: a second pass would add the same sums.
+func Once(name string) bool { return name == NGram || name == Reservoir }
 
 // SquaredError reports whether a task's loss is a mean squared error. The others' are mean
 // cross-entropies, which have a perplexity.
@@ -54,5 +65,6 @@ func Names() []string {
 		Regress,
 		Reservoir,
 		NGram,
+		HMM,
 	}
 }

@@ -32,6 +32,9 @@ type Config struct {
 	Local     Local
 	// NonfiniteLimit is how many non-finite steps in a row end the job. At least 1.
 	NonfiniteLimit int64
+	// RandomStep takes a random step in the place of one that is not finite. It is drawn by Seed.
+	RandomStep bool
+	Seed       uint64
 
 	// NewSlots makes this rank's slots if the ranks share them out. Each Ring's Sum must then be an
 	// Updater. Nil: each rank keeps all slots.
@@ -94,7 +97,7 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	}
 	for _, check := range []func() error{
 		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall,
-		c.Optimizer.validate, c.Schedule.validate, c.Clip.validate,
+		c.Optimizer.validate, c.Schedule.validate, c.Clip.validate, c.validateRandom,
 		func() error { return c.Local.validate(c.Clip) },
 	} {
 		if err := check(); err != nil {

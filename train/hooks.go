@@ -17,9 +17,10 @@ type Ledger interface {
 type Commit struct {
 	Step      int64  // completed steps
 	Digest    uint64 // Trainer.Digest after it
-	Skipped   bool   // it was not finite, so it did not change the parameters
+	Skipped   bool   // it was not finite, so its gradient did not change the parameters
 	Nonfinite int    // ranks whose loss or gradient was not finite
 	Culprit   int    // the rank, if Nonfinite is 1
+	Random    bool   // a random step was taken in its place
 }
 
 // Rehearsal injects faults.

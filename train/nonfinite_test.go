@@ -393,3 +393,69 @@ func (p *poisoned) Backward(in Pass) (float64, error) {
 	p.runs++
 	return sum, err
 }
+
+// TestRandomStep: with RandomStep a step that is not finite goes along a random direction, by the
+// clipping limit and the rate. It is the same for any number of ranks, and another in another step.
+func TestRandomStep(t *testing.T) {
+	const limit, rate = 0.7, 0.5
+	moves := map[[2]int][]float64{} // by ranks and step
+	for _, ranks := range []int{1, 3} {
+		for _, bad := range []int{4, 7} { // steps before it
+			j := newJob(ranks)
+			j.config.Clip, j.config.Steps = Clip{limit, ByNorm, ScopeGlobal}, 12
+			j.config.Schedule = Schedule{Kind: Constant, Rate: rate}
+			j.config.RandomStep, j.config.Seed = true, 5
+			j.device = func(rank int, dev compute.Device) compute.Device {
+				return &faulty{dev, func(run int) fault {
+					if run == bad && rank == ranks-1 {
+						return gradInf
+					}
+					return healthy
+				}}
+			}
+			params := map[int64][]float32{}
+			j.prepare = func(rank int, trainer *Trainer) {
+				if rank == 0 {
+					trainer.cfg.Observer = &paramWatch{trainer.cfg.Observer, trainer, params}
+				}
+			}
+			o := j.mustRun(t)
+			move, squares := []float64{}, 0.0
+			for i, x := range params[int64(bad)] {
+				d := float64(params[int64(bad)+1][i]) - float64(x)
+				move, squares = append(move, d), squares+d*d
+			}
+			if norm := math.Sqrt(squares); math.Abs(norm-limit*rate) > 1e-5 {
+				t.Errorf("%d ranks: the step has norm %v, want %v", ranks, norm, limit*rate)
+			}
+			moves[[2]int{ranks, bad}] = move
+			p := o.result.Progress
+			if p.Nonfinite != 1 || p.Random != 1 || p.Updates != 12 || p.validate(12) != nil {
+				t.Errorf("progress %+v: %v", p, p.validate(12))
+			}
+			if len(o.notices) != 1 || !strings.Contains(o.notices[0], "took a random direction") {
+				t.Errorf("notices %q", o.notices)
+			}
+		}
+	}
+	for i, d := range moves[[2]int{1, 4}] {
+		if math.Abs(d-moves[[2]int{3, 4}][i]) > 1e-6 {
+			t.Fatalf("parameter %d: one rank moves by %v, three by %v", i, d,
+				moves[[2]int{3, 4}][i])
+		}
+	}
+	dot := 0.0
+	for i, d := range moves[[2]int{1, 4}] {
+		dot += d * moves[[2]int{1, 7}][i]
+	}
+	if math.Abs(dot) > 0.5*limit*limit*rate*rate {
+		t.Errorf("two steps have nearly one direction: %v", dot)
+	}
+	for _, c := range []Config{{RandomStep: true, Clip: Clip{By: ByNorm}},
+		{RandomStep: true, Clip: Clip{Limit: 1, By: ByValue}},
+		{RandomStep: true, Clip: Clip{Limit: 1, By: ByNorm}, Local: Local{Every: 3}}} {
+		if c.validateRandom() == nil {
+			t.Errorf("%+v is no error", c)
+		}
+	}
+}

@@ -10,7 +10,7 @@ import (
 type Progress struct {
 	Step    int64 `json:"step"`    // completed steps
 	Epoch   int64 `json:"epoch"`   // of the last step, from 1; 0 before the first
-	Updates int64 `json:"updates"` // updates of the parameters: steps that were not skipped
+	Updates int64 `json:"updates"` // updates of the parameters: steps that were not skipped, and Random
 	Commits int64 `json:"commits"` // completed rounds; without rounds, steps
 
 	// Held is the number of updates that the optimizer's second moment covers, once it is held. It
@@ -23,6 +23,8 @@ type Progress struct {
 
 	Nonfinite    int64 `json:"nonfinite_steps"`  // steps skipped because they were not finite
 	NonfiniteRun int64 `json:"nonfinite_in_row"` // skipped steps since the last good one
+	// Random is the number of random steps that were taken in the place of skipped ones.
+	Random int64 `json:"random_steps,omitempty"`
 
 	Plateau    Plateau    `json:"plateau"`
 	Validation Validation `json:"validation"`
@@ -76,7 +78,8 @@ func (p *Progress) validate(steps int64) error {
 	counts := p.Step >= 0 && p.Epoch >= 0 && p.Updates >= 0 && p.Nonfinite >= 0 &&
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
 		p.Plateau.Reductions >= 0
-	sums := p.Updates+p.Nonfinite == p.Step && p.NonfiniteRun <= p.Nonfinite &&
+	sums := p.Updates+p.Nonfinite-p.Random == p.Step && p.NonfiniteRun <= p.Nonfinite &&
+		p.Random >= 0 && p.Random <= p.Nonfinite &&
 		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates &&
 		p.Commits >= 0 && p.Commits <= p.Step
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)

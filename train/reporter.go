@@ -63,8 +63,12 @@ func (r *reporter) reportSkipped(all tally) error {
 	if r.cfg.Local.on() {
 		what = "the round up to step"
 	}
-	r.cfg.Observer.Notice(fmt.Sprintf("%s %d was skipped: %s (%d in a row, at most %d)", what,
-		p.Step, who, p.NonfiniteRun, r.cfg.NonfiniteLimit-1))
+	did := "was skipped"
+	if r.cfg.RandomStep {
+		did = "took a random direction"
+	}
+	r.cfg.Observer.Notice(fmt.Sprintf("%s %d %s: %s (%d in a row, at most %d)", what, p.Step, did,
+		who, p.NonfiniteRun, r.cfg.NonfiniteLimit-1))
 	if r.caused > r.cfg.NonfiniteLimit/2 && len(r.ring.LaneEnds) > 1 {
 		return r.ranks.Blame(r.culprit, fmt.Sprintf("alone made %d steps in a row not finite",
 			r.caused))

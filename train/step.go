@@ -114,7 +114,11 @@ func (s oneStep) update(
 	ctx context.Context, end int64, all tally,
 ) (norm float64, skipped bool, err error) {
 	norm, err = s.path.update(ctx, end-1, all)
-	return norm, all.nonfinite > 0 || !isFinite(norm), err
+	skipped = all.nonfinite > 0 || !isFinite(norm)
+	if skipped && err == nil && s.cfg.RandomStep {
+		s.randomStep(end)
+	}
+	return norm, skipped, err
 }
 
 // afterCommit reports a committed step to the Observer and the Ledger, and does the work that is
@@ -122,7 +126,8 @@ func (s oneStep) update(
 func (t *Trainer) afterCommit(ctx context.Context, step int64, all tally, skipped bool) error {
 	if t.cfg.Ledger != nil {
 		t.laps.begin()
-		done := Commit{Step: step, Digest: t.Digest(), Skipped: skipped, Nonfinite: all.nonfinite}
+		done := Commit{Step: step, Digest: t.Digest(), Skipped: skipped, Nonfinite: all.nonfinite,
+			Random: skipped && t.cfg.RandomStep}
 		if all.nonfinite == 1 {
 			done.Culprit = all.culprit
 		}
@@ -158,6 +163,10 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	run := t.progress.NonfiniteRun
 	for t.progress.Step < end {
 		t.progress.record(t.epoch(t.progress.Step), loss, skipped)
+	}
+	if skipped && t.cfg.RandomStep {
+		t.progress.Updates++
+		t.progress.Random++
 	}
 	if skipped {
 		t.progress.NonfiniteRun = run + 1

@@ -9,10 +9,13 @@ import (
 
 	"rondo/audit"
 	"rondo/job"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // rehearse runs a job of three workers with an injected fault, and proves its logs.
-func rehearse(t *testing.T, clipScope, inject string) (w *world, report *audit.Report) {
+func rehearse(
+	t *testing.T, clipScope, inject string, change ...func(*rondov1.JobSpec),
+) (w *world, report *audit.Report) {
 	t.Helper()
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	data, err := job.OpenData(t.Context(), simSpec())
@@ -25,6 +28,9 @@ func rehearse(t *testing.T, clipScope, inject string) (w *world, report *audit.R
 		spec := simSpec()
 		spec.AuditDir, spec.Submitted, spec.MinWorkers = folder, 1, 1
 		spec.ClipScope, spec.Inject = clipScope, spec.Inject+"; "+inject
+		for _, f := range change {
+			f(spec)
+		}
 		w = newWorld(spec, data, 1)
 		w.submit(t)
 		w.startCoordinator(1)
@@ -59,6 +65,18 @@ func TestSkippedUpdatesByName(t *testing.T) {
 		if !slices.Equal(report.Skips, want) {
 			t.Errorf("%s: skipped %v; want %v", scope, report.Skips, want)
 		}
+	}
+}
+
+// TestRandomSteps: with --nonfinite step the workers take the same random step, and the audit tells
+// it from a step that left the parameters.
+func TestRandomSteps(t *testing.T) {
+	w, report := rehearse(t, "worker", "nan rank=1 step=10-12 times=0",
+		func(s *rondov1.JobSpec) { s.Nonfinite = "step" })
+	if w.ended.Failed || !report.Sound() || report.Last != w.spec.Steps || report.Skipped != 3 ||
+		len(report.Skips) != 1 || !report.Skips[0].Random || !strings.HasSuffix(
+		report.Skips[0].String(), "was not finite; random steps were taken instead") {
+		t.Errorf("%s; %+v", w.ended.Reason, report)
 	}
 }
 

@@ -14,34 +14,40 @@ import (
 )
 
 func classifyCommand() *cobra.Command {
-	return labelCommand(task.Classify, "Give each line of standard input a label",
+	return labelCommand("Give each line of standard input a label",
 		func(out io.Writer, line label.Line) error {
 			_, err := fmt.Fprintf(out, "%s\t%.4f\t%s\n", line.Labels[0], line.Probabilities[0],
 				line.Text)
 			return err
-		})
+		}, task.Classify)
 }
 
 func tagCommand() *cobra.Command {
-	return labelCommand(task.Tag, "Give each word of the lines of standard input a label",
+	return labelCommand("Give each token of the lines of standard input a label, or with "+
+		"--task hmm the number of its hidden state",
 		func(out io.Writer, line label.Line) error {
-			for i, token := range strings.Fields(line.Text) {
+			tokens := line.Tokens
+			if tokens == nil {
+				tokens = strings.Fields(line.Text)
+			}
+			for i, token := range tokens {
 				if _, err := fmt.Fprintf(out, "%s\t%s\n", token, line.Labels[i]); err != nil {
 					return err
 				}
 			}
 			_, err := fmt.Fprintln(out)
 			return err
-		})
+		}, task.Tag, task.HMM)
 }
 
-// labelCommand is the command that uses a network of a task; print prints a line's labels.
+// labelCommand is the command that uses networks of some tasks, and has the first one's name; print
+// prints a line's labels.
 func labelCommand(
-	of, short string, print func(out io.Writer, line label.Line) error,
+	short string, print func(out io.Writer, line label.Line) error, tasks ...string,
 ) *cobra.Command {
 	var location string
 	var asJSON bool
-	c := &cobra.Command{Use: of, Short: short}
+	c := &cobra.Command{Use: tasks[0], Short: short}
 	addCheckpointFlag(c, &location)
 	use := addUseFlags(c.Flags())
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line of input")
@@ -49,7 +55,7 @@ func labelCommand(
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, of)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, tasks...)
 		if err != nil {
 			return err
 		}

@@ -63,12 +63,14 @@ func processRooms() []room {
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
-			"task/count task/describe task/example task/fill task/label task/lines task/lm " +
-			"task/ngram task/regress task/reservoir task/tag task/translate telemetry train",
+			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
+			"task/lm task/ngram task/regress task/reservoir task/tag task/translate telemetry " +
+			"train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
-			never: network + " " + graphs},
+		{path: "job/jobspec",
+			imports: "compute corpus/location proto/rondo/v1 rehearsal task",
+			never:   network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "internal/printable job/jobspec", never: graphs},
 		{path: "internal/certs", tests: "internal/certs/certstest internal/transcript",
@@ -93,7 +95,8 @@ func otherRooms() []room {
 		{path: "proto/rondo/v1"},
 
 		// Text and arithmetic.
-		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
+		{path: "corpus", imports: "corpus/location internal/flock", never: network + " " + graphs},
+		{path: "corpus/location", never: network + " " + graphs + " " + storage},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
@@ -134,6 +137,8 @@ func otherRooms() []room {
 		{path: "task/reservoir", imports: "compute model task/count task/regress train",
 			tests: "compute/cpu corpus corpus/series", never: network + " " + storage},
 		{path: "task/ngram", imports: "compute corpus model task/count task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
 			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/example", imports: "corpus/examples task/ahead train",
 			never: network + " " + graphs + " " + storage},
@@ -205,7 +210,8 @@ func otherRooms() []room {
 func outerRooms() []room {
 	return []room{
 		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
-		{path: "k8s/kube", imports: "internal/app job job/jobspec k8s proto/rondo/v1 telemetry",
+		{path: "k8s/kube", imports: "corpus/location internal/app job job/jobspec k8s " +
+			"proto/rondo/v1 task telemetry",
 			tests: "coordinator internal/port",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},

@@ -49,6 +49,11 @@ func unresolved() *rondov1.JobSpec {
 func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if !slices.Contains(task.Networks(), spec.Task) && spec.Task != "" {
 		resolveSums(spec, given)
+	}
+	if task.Once(spec.Task) {
+		if !given["epochs"] {
+			spec.Epochs = 1
+		}
 	} else if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
 	}
@@ -82,9 +87,6 @@ const (
 
 // resolveSums sets the defaults of a task that sums up its data.
 func resolveSums(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
-	if !given["epochs"] {
-		spec.Epochs = 1
-	}
 	if !given["bptt"] {
 		spec.Bptt = countedTokens
 		if spec.Task == task.Reservoir {

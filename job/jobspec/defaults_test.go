@@ -48,6 +48,8 @@ func TestDefaultsThatDependOnOthers(t *testing.T) {
 		"--layers=3":                 func(r *resolved) { r.layers = 3 },
 		"--dropout=0":                func(r *resolved) { r.dropout = 0 },
 		"--task=ngram":               func(r *resolved) { r.epochs, r.lr = 1, 0 },
+		"--task=hmm":                 func(r *resolved) { r.lr = 0 },
+		"--task=hmm --steps=7":       func(r *resolved) { r.steps, r.epochs, r.lr = 7, 0, 0 },
 		"--task=ngram --bptt=35":     func(r *resolved) { r.epochs, r.lr = 1, 0 },
 	} {
 		want := usual

@@ -69,21 +69,24 @@ func Validate(spec *rondov1.JobSpec) error {
 func tasksOf(field protoreflect.Name) []string {
 	switch field {
 	case "bptt":
-		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram}
+		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram,
+			task.HMM}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens":
-		return []string{task.LM, task.Fill, task.NGram}
+	case "max_tokens", "eos", "text_field":
+		return []string{task.LM, task.Fill, task.NGram, task.HMM}
 	case "blanks":
 		return []string{task.Fill}
 	case "order", "smoothing":
 		return []string{task.NGram}
+	case "states", "pseudo_count":
+		return []string{task.HMM}
 	case "tie_weights", "sparse_rows", "i_know":
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
-		return []string{task.LM, task.NGram}
+		return []string{task.LM, task.NGram, task.HMM}
 	case "target":
 		return []string{task.Regress, task.Reservoir}
 	case "spectral_radius", "input_scale", "ridge", "washout":
@@ -92,7 +95,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return append(task.Networks(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.NGram}
+			task.Describe, task.NGram, task.HMM}
 	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
@@ -113,7 +116,8 @@ func tasksOf(field protoreflect.Name) []string {
 		"lr_schedule", "warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min",
 		"momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by",
 		"clip_scope", "precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
-		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress", "compress_after":
+		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress", "compress_after",
+		"nonfinite":
 		return task.Networks()
 	}
 	return nil
@@ -142,7 +146,7 @@ func validateTask(spec *rondov1.JobSpec) error {
 
 // validateSums checks a job that sums up its data.
 func validateSums(spec *rondov1.JobSpec) error {
-	if spec.Epochs != 1 {
+	if task.Once(spec.Task) && spec.Epochs != 1 {
 		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
 			spec.Task)
 	}
@@ -264,6 +268,9 @@ func validateRun(spec *rondov1.JobSpec) error {
 		return usagef("--checkpoint-every %d needs a folder, and --checkpoint-dir is none: leave "+
 			"out one of the two", spec.CheckpointEvery)
 	}
+	if err := validateNonfinite(spec); err != nil {
+		return err
+	}
 	switch spec.Resume {
 	case "auto", "never":
 	default:
@@ -274,6 +281,22 @@ func validateRun(spec *rondov1.JobSpec) error {
 		if !KeepsModel(spec) {
 			return usagef("--resume %d needs the --checkpoint-dir that holds that step", step)
 		}
+	}
+	return nil
+}
+
+// validateNonfinite checks a job that takes random steps.
+func validateNonfinite(spec *rondov1.JobSpec) error {
+	if spec.Nonfinite != "step" {
+		return nil
+	}
+	if spec.Clip == 0 || spec.ClipBy != "norm" {
+		return usagef("--nonfinite step takes a step of the norm --clip: give --clip above 0 and " +
+			"--clip-by norm")
+	}
+	if spec.SyncEvery > 1 || spec.ShardOptimizer {
+		return usagef("--nonfinite step is for updates of all parameters on each worker, step by " +
+			"step: leave out --sync-every and --shard-optimizer, or --nonfinite")
 	}
 	return nil
 }
@@ -391,6 +414,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Target = spec.Target
 	case task.NGram:
 		lasts.Order = spec.Order
+	case task.HMM:
+		lasts.States = spec.States
 	case task.Reservoir:
 		lasts.Target, lasts.SpectralRadius = spec.Target, spec.SpectralRadius
 		lasts.Leak, lasts.InputScale, lasts.Washout = spec.Leak, spec.InputScale, spec.Washout
@@ -400,6 +425,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
 		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
+	}
+	if spec.Eos != "none" { // older jobs lack it
+		lasts.Eos = spec.Eos
 	}
 	if spec.Cell == compute.Leaky.String() {
 		lasts.Leak = spec.Leak

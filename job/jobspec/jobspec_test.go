@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 func parse(t *testing.T, args ...string) (*rondov1.JobSpec, error) {
@@ -120,6 +121,9 @@ func TestWrongFlags(t *testing.T) {
 		{"--accumulate 5000000", "--accumulate 5000000 is above its greatest value, 1048576"},
 		{"--reduce tree", `--reduce "tree" is not one of ring, canonical`},
 		{"--lane-groups 4", "--lane-groups 4 is for --reduce canonical and --clip-scope group"},
+		{"--nonfinite step --clip 0", "--nonfinite step takes a step of the norm --clip"},
+		{"--nonfinite step --clip-by value", "--nonfinite step takes a step of the norm --clip"},
+		{"--nonfinite step --shard-optimizer", "--nonfinite step is for updates of all"},
 		{"--clip-scope group --lane-groups 5", "--lane-groups 5 must divide --batch 32"},
 		{"--clip-scope group --workers 9", "9 workers cannot share 8 groups of lanes"},
 		{"--clip-scope group --batch 11 --max-workers 3", "3 workers cannot share 1 groups"},
@@ -430,16 +434,16 @@ func TestIdentityOfLayers(t *testing.T) {
 // accepted.
 func TestFlagsOfOtherTasks(t *testing.T) {
 	for flags, tasks := range map[string]string{
-		"--bptt 20":               "lm fill ngram reservoir",
+		"--bptt 20":               "lm fill ngram hmm reservoir",
 		"--sampling random":       "lm fill",
-		"--max-tokens 5":          "lm fill ngram",
+		"--max-tokens 5":          "lm fill ngram hmm",
 		"--blanks 0.2":            "fill",
 		"--vectors v.npy":         "describe",
 		"--vector-as state":       "describe",
 		"--tie-weights --embed 8": "lm",
 		"--recompute 7":           "lm",
-		"--sample-every 3":        "lm ngram",
-		"--sample-prefix a":       "lm ngram",
+		"--sample-every 3":        "lm ngram hmm",
+		"--sample-prefix a":       "lm ngram hmm",
 		"--label-smoothing 0.1":   "lm classify tag fill translate describe",
 		"--attention scaled":      "translate",
 		"--feedback output":       "translate",
@@ -448,10 +452,13 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--max-length 5":          "classify tag translate describe",
 		"--max-examples 5":        "classify tag translate describe",
 		"--pool max":              "classify",
-		"--pool last":             "lm classify tag fill translate describe ngram reservoir",
-		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir",
+		"--pool last":             "lm classify tag fill translate describe ngram reservoir hmm",
+		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir hmm",
 		"--order 2":               "ngram",
 		"--smoothing laplace":     "ngram",
+		"--states 9":              "hmm",
+		"--nonfinite step":        "lm classify tag fill translate describe",
+		"--pseudo-count 1":        "hmm",
 		"--hidden 9":              "lm classify tag fill translate describe reservoir",
 		"--washout 3":             "reservoir",
 		"--cell leaky --leak 0.3": "lm classify tag fill translate describe",
@@ -460,12 +467,12 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 	} {
 		for name, needs := range map[string]string{"lm": "", "classify": "", "tag": "",
 			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": "",
-			"reservoir": ""} {
+			"reservoir": "", "hmm": ""} {
 			if name == "lm" && flags == "--bidirectional" {
 				needs = "--i-know"
 			}
 			given := flags
-			if name == "ngram" || name == "reservoir" { // they refuse both
+			if !slices.Contains(task.Networks(), name) { // they refuse both
 				given = strings.TrimSuffix(flags, " --embed 8")
 			}
 			_, err := parse(t, append(strings.Fields(given+" "+needs), "--task", name)...)

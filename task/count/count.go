@@ -1,8 +1,8 @@
 // Package count is the part that train.Tasks share whose parameters are sums over the data: counts
-// of n-grams, normal equations. A pass computes what its lanes add, and its gradient is -1 times
-// that, whatever the scale; the update, SGD with a rate of 1, adds the sum over all ranks. Each
-// number must be whole, and its sum below 2^24: then float32 adds them exactly, and any number of
-// workers has the same bits.
+// of n-grams, normal equations, expected counts. A pass computes what its lanes add, and its
+// gradient is -1 times that, whatever the scale; the update, SGD with a rate of 1, adds the sum
+// over all ranks. If each number is whole, and its sum below 2^24, float32 adds them exactly, and
+// any number of workers has the same bits.
 //
 // Of this module it may import compute, corpus, model, task/ahead, task/example and train.
 package count
@@ -19,7 +19,7 @@ import (
 	"rondo/train"
 )
 
-// Limit is above all sums: float32 has the whole numbers up to it.
+// Limit is above all sums of whole numbers: float32 has the whole numbers up to it.
 const Limit = 1 << 24
 
 // Model has the parameters of such a task, in a device's memory.

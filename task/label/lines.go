@@ -9,9 +9,11 @@ import (
 
 // Line is a line of text with its labels.
 type Line struct {
-	Text          string    `json:"text"`
-	Labels        []string  `json:"labels"`
-	Probabilities []float32 `json:"probabilities"`
+	Text   string   `json:"text"`
+	Tokens []string `json:"tokens,omitempty"` // where they are not the words of the text
+	Labels []string `json:"labels"`
+	// Probabilities are the labels'; nil: unknown.
+	Probabilities []float32 `json:"probabilities,omitempty"`
 }
 
 // Lines predicts the labels of the lines of a text: see lines.Reader. encode returns a line's

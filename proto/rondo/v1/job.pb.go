@@ -127,6 +127,8 @@ type JobSpec struct {
 	Corpus             string  `protobuf:"bytes,10,opt,name=corpus,proto3" json:"corpus,omitempty"`
 	Tokenizer          string  `protobuf:"bytes,11,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
 	Normalize          string  `protobuf:"bytes,12,opt,name=normalize,proto3" json:"normalize,omitempty"`
+	Eos                string  `protobuf:"bytes,280,opt,name=eos,proto3" json:"eos,omitempty"`
+	TextField          string  `protobuf:"bytes,281,opt,name=text_field,json=textField,proto3" json:"text_field,omitempty"`
 	MinFrequency       int64   `protobuf:"varint,13,opt,name=min_frequency,json=minFrequency,proto3" json:"min_frequency,omitempty"`
 	MaxTokens          int64   `protobuf:"varint,14,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
@@ -168,6 +170,8 @@ type JobSpec struct {
 	InputScale           float64 `protobuf:"fixed64,264,opt,name=input_scale,json=inputScale,proto3" json:"input_scale,omitempty"`
 	Ridge                float64 `protobuf:"fixed64,265,opt,name=ridge,proto3" json:"ridge,omitempty"`
 	Washout              int64   `protobuf:"varint,266,opt,name=washout,proto3" json:"washout,omitempty"`
+	States               int64   `protobuf:"varint,270,opt,name=states,proto3" json:"states,omitempty"`
+	PseudoCount          float64 `protobuf:"fixed64,271,opt,name=pseudo_count,json=pseudoCount,proto3" json:"pseudo_count,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
 	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
 	TieWeights           bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
@@ -198,6 +202,7 @@ type JobSpec struct {
 	Steps          int64   `protobuf:"varint,51,opt,name=steps,proto3" json:"steps,omitempty"`
 	Seed           uint64  `protobuf:"varint,52,opt,name=seed,proto3" json:"seed,omitempty"`
 	NonfiniteLimit int64   `protobuf:"varint,53,opt,name=nonfinite_limit,json=nonfiniteLimit,proto3" json:"nonfinite_limit,omitempty"`
+	Nonfinite      string  `protobuf:"bytes,272,opt,name=nonfinite,proto3" json:"nonfinite,omitempty"`
 	// Local SGD, DiLoCo.
 	SyncEvery      int64   `protobuf:"varint,120,opt,name=sync_every,json=syncEvery,proto3" json:"sync_every,omitempty"`
 	OuterOptimizer string  `protobuf:"bytes,121,opt,name=outer_optimizer,json=outerOptimizer,proto3" json:"outer_optimizer,omitempty"`
@@ -322,6 +327,20 @@ func (x *JobSpec) GetTokenizer() string {
 func (x *JobSpec) GetNormalize() string {
 	if x != nil {
 		return x.Normalize
+	}
+	return ""
+}
+
+func (x *JobSpec) GetEos() string {
+	if x != nil {
+		return x.Eos
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTextField() string {
+	if x != nil {
+		return x.TextField
 	}
 	return ""
 }
@@ -599,6 +618,20 @@ func (x *JobSpec) GetWashout() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetStates() int64 {
+	if x != nil {
+		return x.States
+	}
+	return 0
+}
+
+func (x *JobSpec) GetPseudoCount() float64 {
+	if x != nil {
+		return x.PseudoCount
+	}
+	return 0
+}
+
 func (x *JobSpec) GetBlanks() float64 {
 	if x != nil {
 		return x.Blanks
@@ -800,6 +833,13 @@ func (x *JobSpec) GetNonfiniteLimit() int64 {
 		return x.NonfiniteLimit
 	}
 	return 0
+}
+
+func (x *JobSpec) GetNonfinite() string {
+	if x != nil {
+		return x.Nonfinite
+	}
+	return ""
 }
 
 func (x *JobSpec) GetSyncEvery() int64 {
@@ -1168,19 +1208,24 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"Ə\x01\n" +
+	"\x04_max\"\xa1\x96\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xe1\x02\n" +
-	"\x04task\x18\x02 \x01(\tB\xcc\x02\xaa\xbb\x18\xc7\x02\n" +
-	"\xc0\x02what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network\x12\x02lmR\x04task\x12\xcd\x02\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x87\x03\n" +
+	"\x04task\x18\x02 \x01(\tB\xf2\x02\xaa\xbb\x18\xed\x02\n" +
+	"\xe6\x02what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text\x12\x02lmR\x04task\x12\xd1\x03\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xb4\x02\xaa\xbb\x18\xaf\x02\n" +
-	"\x9b\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill and ngram: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\xb8\x03\xaa\xbb\x18\xb3\x03\n" +
+	"\x9f\x03training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram and hmm: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12Z\n" +
+	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12\xa1\x01\n" +
+	"\x03eos\x18\x98\x02 \x01(\tB\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"jwhere texts have the token <eos>: line: at the ends of lines; document: behind each file or line of .jsonl\x12\x04none\x1a\x04none\x1a\x04line\x1a\bdocumentR\x03eos\x12[\n" +
+	"\n" +
+	"text_field\x18\x99\x02 \x01(\tB;\xaa\xbb\x187\n" +
+	"/field of a .jsonl's objects that holds the text\x12\x04textR\ttextField\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
@@ -1266,7 +1311,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05ridge\x18\x89\x02 \x01(\x01BQ\xaa\xbb\x18M\n" +
 	"3reservoir: penalty on the readout's squared weights\x12\x041e-9!\x11\xea-\x81\x99\x97q=)\x00\x00\x00\xa2\x94\x1amBR\x05ridge\x12\x8a\x01\n" +
 	"\awashout\x18\x8a\x02 \x01(\x03Bo\xaa\xbb\x18k\n" +
-	"Rreservoir: rows that are read from a zero state before the first that is predicted\x12\x03100!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\awashout\x12\xa3\x01\n" +
+	"Rreservoir: rows that are read from a zero state before the first that is predicted\x12\x03100!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\awashout\x12G\n" +
+	"\x06states\x18\x8e\x02 \x01(\x03B.\xaa\xbb\x18*\n" +
+	"\x12hmm: hidden states\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x90@R\x06states\x12\x83\x01\n" +
+	"\fpseudo_count\x18\x8f\x02 \x01(\x01B_\xaa\xbb\x18[\n" +
+	"Ahmm: is added to each expected count, so that no probability is 0\x12\x040.01!\x8d\xed\xb5\xa0\xf7ư>)\x00\x00\x00\x00\x80\x84.AR\vpseudoCount\x12\xa3\x01\n" +
 	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
 	"jshare of a segment's tokens that fill hides from the network, which is to predict them; at least one token\x12\x040.15!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x06blanks\x12o\n" +
 	"\x06i_know\x18\xd3\x01 \x01(\bBW\xaa\xbb\x18S\n" +
@@ -1280,9 +1329,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"3added to the initial bias of an LSTM's forget gates\x12\x010!\x00\x00\x00\x00\x00\x00Y\xc0)\x00\x00\x00\x00\x00\x00Y@R\n" +
 	"forgetBias\x12q\n" +
 	"\x05batch\x18\x1e \x01(\x03B[\xaa\xbb\x18W\n" +
-	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12\xa6\x01\n" +
-	"\x04bptt\x18\x1f \x01(\x03B\x91\x01\xaa\xbb\x18\x8c\x01\n" +
-	"ttokens of each lane that a step reads and backpropagates through; ngram: 65536, reservoir: 16384, unless it is given\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
+	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12\xae\x01\n" +
+	"\x04bptt\x18\x1f \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
+	"|tokens of each lane that a step reads and backpropagates through; ngram and hmm: 65536, reservoir: 16384, unless it is given\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
 	"\bsampling\x18  \x01(\tB\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
 	"\x9b\x01sequential: carry the hidden state from segment to segment; random: begin each segment at zero; fill and lm --bidirectional carry no state: the order alone\x12\n" +
 	"sequential\x1a\n" +
@@ -1331,7 +1380,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04seed\x184 \x01(\x04B7\xaa\xbb\x183\n" +
 	".seed of weights, sampling, dropout and samples\x12\x011R\x04seed\x12\x91\x01\n" +
 	"\x0fnonfinite_limit\x185 \x01(\x03Bh\xaa\xbb\x18d\n" +
-	"Uend the job after this many steps in a row with a loss or gradient that is not finite\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xf2\x01\n" +
+	"Uend the job after this many steps in a row with a loss or gradient that is not finite\x12\x0210!\x00\x00\x00\x00\x00\x00\xf0?R\x0enonfiniteLimit\x12\xd6\x01\n" +
+	"\tnonfinite\x18\x90\x02 \x01(\tB\xb6\x01\xaa\xbb\x18\xb1\x01\n" +
+	"\x9c\x01what a step does whose loss or gradient is not finite: skip: it leaves the parameters; step: it takes a random direction, with a gradient of the norm --clip\x12\x04skip\x1a\x04skip\x1a\x04stepR\tnonfinite\x12\xf2\x01\n" +
 	"\n" +
 	"sync_every\x18x \x01(\x03B\xd2\x01\xaa\xbb\x18\xcd\x01\n" +
 	"\xb5\x01local SGD for slow links: steps that each worker takes alone, with its own lanes, optimizer and clipping, before the workers average their parameters; 1: sum gradients in every step\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\tsyncEvery\x12\xf2\x01\n" +
