@@ -17,8 +17,11 @@ func DefaultPeriods() Periods { return Periods{1, 2, 4, 8} }
 // maxPeriod is the largest period, in steps. Float32 counts to it exactly.
 const maxPeriod = 1 << 20
 
-// ParsePeriods parses periods, which commas separate: "1,2,4,8".
+// ParsePeriods parses periods, which commas separate: "1,2,4,8". "" is zero.
 func ParsePeriods(text string) (p Periods, err error) {
+	if text == "" {
+		return p, nil
+	}
 	fields := strings.Split(text, ",")
 	if len(fields) > len(p) {
 		return p, fmt.Errorf("--periods %s: give at most %d", text, len(p))
