@@ -467,7 +467,7 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--hidden 9":                      "lm classify tag fill translate describe reservoir",
 		"--washout 3":                     "reservoir",
 		"--cell clockwork --periods 1,3":  "lm classify tag fill translate describe",
-		"--embed 8 --skip-through-time 4": "lm classify tag fill",
+		"--skip-through-time 4 --embed 8": "lm classify tag fill",
 		"--cell leaky --leak 0.3":         "lm classify tag fill translate describe",
 		"--optimizer sgd":                 "lm classify tag fill translate describe",
 		"--precision bf16":                "lm classify tag fill translate describe",
