@@ -60,14 +60,15 @@ def copying(path, count, length, rng):
 TASKS = {
     "adding": (adding, 200, ".csv", "--task regress --sequences --target sum --bptt {length} "
                "--hidden 64 --batch 32", 5000, 512, lambda T: 1 / 6),
-    "copy": (copying, 100, ".conll", "--task tag --hidden 128 --batch 32", 3000, 256,
+    "copy": (copying, 100, ".conll", "--task tag --tokenizer word --hidden 128 --batch 32", 3000, 256,
              lambda T: SYMBOLS * math.log(8) / (T + 2 * SYMBOLS)),
 }
 
 
 def train(command):
     last = {}
-    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    for line in done.stdout.splitlines():
         event = json.loads(line)
         if event.get("event") in ("eval", "done"):
             last[event["event"]] = event
