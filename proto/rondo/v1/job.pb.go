@@ -149,6 +149,9 @@ type JobSpec struct {
 	SkipConnections      bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
 	DeepInput            int64   `protobuf:"varint,203,opt,name=deep_input,json=deepInput,proto3" json:"deep_input,omitempty"`
 	DeepTransition       int64   `protobuf:"varint,204,opt,name=deep_transition,json=deepTransition,proto3" json:"deep_transition,omitempty"`
+	SkipThroughTime      int64   `protobuf:"varint,340,opt,name=skip_through_time,json=skipThroughTime,proto3" json:"skip_through_time,omitempty"`
+	Sequences            bool    `protobuf:"varint,342,opt,name=sequences,proto3" json:"sequences,omitempty"`
+	Periods              string  `protobuf:"bytes,341,opt,name=periods,proto3" json:"periods,omitempty"`
 	DeepOutput           int64   `protobuf:"varint,205,opt,name=deep_output,json=deepOutput,proto3" json:"deep_output,omitempty"`
 	LabelSmoothing       float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
 	TeacherForcing       float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
@@ -479,6 +482,27 @@ func (x *JobSpec) GetDeepTransition() int64 {
 		return x.DeepTransition
 	}
 	return 0
+}
+
+func (x *JobSpec) GetSkipThroughTime() int64 {
+	if x != nil {
+		return x.SkipThroughTime
+	}
+	return 0
+}
+
+func (x *JobSpec) GetSequences() bool {
+	if x != nil {
+		return x.Sequences
+	}
+	return false
+}
+
+func (x *JobSpec) GetPeriods() string {
+	if x != nil {
+		return x.Periods
+	}
+	return ""
 }
 
 func (x *JobSpec) GetDeepOutput() int64 {
@@ -1288,7 +1312,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xfa\xa3\x01\n" +
+	"\x04_max\"\xe7\xa7\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x8c\x04\n" +
@@ -1346,7 +1370,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"deep_input\x18\xcb\x01 \x01(\x03B\x7f\xaa\xbb\x18{\n" +
 	"dtanh layers of --hidden units between the embedding (regress: the row) and the first recurrent layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\tdeepInput\x12\xc4\x01\n" +
 	"\x0fdeep_transition\x18\xcc\x01 \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12r\n" +
+	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12\xbb\x01\n" +
+	"\x11skip_through_time\x18\xd4\x02 \x01(\x03B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"qeach recurrent layer also reads its own output of N steps before; 0: it does not (needs --embed, but for regress)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xb0@R\x0fskipThroughTime\x12\xb6\x01\n" +
+	"\tsequences\x18\xd6\x02 \x01(\bB\x96\x01\xaa\xbb\x18\x91\x01\n" +
+	"\x8e\x01regress: each --bptt rows of the corpus are a sequence by itself; --target in its last row is predicted from the other columns of all its rowsR\tsequences\x12t\n" +
+	"\aperiods\x18\xd5\x02 \x01(\tBY\xaa\xbb\x18U\n" +
+	"Jclockwork: in which steps each group of units works, as 1,2,4,8: ascending\x12\a1,2,4,8R\aperiods\x12r\n" +
 	"\vdeep_output\x18\xcd\x01 \x01(\x03BP\xaa\xbb\x18L\n" +
 	"5tanh layers of --hidden units before the output layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\n" +
 	"deepOutput\x12\x98\x01\n" +
