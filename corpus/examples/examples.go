@@ -86,14 +86,14 @@ type Config struct {
 }
 
 func (c Config) validate() error {
-	plain := corpus.Tokenizer{Unit: corpus.Word, Normalize: corpus.None}
+	asWritten := c.Tokenizer.Unit == corpus.Word && c.Tokenizer.Normalize == corpus.None
 	switch {
 	case formatsOfKind(c.Kind) == nil:
 		return fmt.Errorf("examples: kind %q is unknown", c.Kind)
 	case c.Kind == Stories && c.Tokenizer.Unit != corpus.Word:
 		return fmt.Errorf("--tokenizer %s: sentences of stories are words: give --tokenizer word",
 			c.Tokenizer.Unit)
-	case c.Kind == Tagged && c.Tokenizer != plain:
+	case c.Kind == Tagged && !asWritten:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
 	case c.MaxLength < 1 || c.MaxLength > MaxLength:
