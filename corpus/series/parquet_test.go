@@ -70,11 +70,11 @@ func TestParquet(t *testing.T) {
 	}
 }
 
-// testdata/pyarrow.parquet is by pandas 3 and pyarrow 23, with snappy and a dictionary:
+// testdata/pyarrow.parquet is by pyarrow 26, with snappy and dictionaries:
 //
-//	pandas.DataFrame({"sine": [0.5, -0.25, 1.5], "count": [1, 2, 3], "half": numpy.float32(
-//	    [1, 1, 2])}).to_parquet("pyarrow.parquet")
-func TestParquetOfPandas(t *testing.T) {
+//	pyarrow.parquet.write_table(pyarrow.table({"sine": [0.5, -0.25, 1.5], "count": [1, 2, 3],
+//	    "half": numpy.float32([1, 1, 2])}), "pyarrow.parquet")
+func TestParquetOfArrow(t *testing.T) {
 	s, err := Open(t.Context(), filepath.Join("testdata", "pyarrow.parquet"), nil)
 	if err != nil || strings.Join(s.Columns, " ") != "sine count half" ||
 		!slices.Equal(s.Values, []float64{0.5, 1, 1, -0.25, 2, 1, 1.5, 3, 2}) {
