@@ -3,6 +3,7 @@ package series
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,9 @@ import (
 func readParquet(ctx context.Context, r io.Reader, to *Series) (err error) {
 	at, size, err := wholeFile(r)
 	if err != nil {
+		return err
+	}
+	if err := checkFooter(at, size); err != nil {
 		return err
 	}
 	defer func() {
@@ -45,6 +49,18 @@ func readParquet(ctx context.Context, r io.Reader, to *Series) (err error) {
 		if err := to.readColumn(ctx, c, i); err != nil {
 			return fmt.Errorf("column %q: %w", c.Name(), err)
 		}
+	}
+	return nil
+}
+
+// checkFooter checks the length of the footer, which the library believes: the last 8 bytes are it
+// and PAR1.
+func checkFooter(file io.ReaderAt, size int64) error {
+	var end [8]byte
+	_, err := file.ReadAt(end[:], size-int64(len(end)))
+	if length := int64(binary.LittleEndian.Uint32(end[:])); err != nil ||
+		string(end[4:]) != "PAR1" || length > size-int64(len(end)) {
+		return errors.New("it is not a Parquet file, or not whole")
 	}
 	return nil
 }

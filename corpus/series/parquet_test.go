@@ -123,6 +123,24 @@ func TestParquetErrors(t *testing.T) {
 	}
 }
 
+// Whatever byte is damaged, a file is read or refused.
+func TestDamagedParquet(t *testing.T) {
+	rows, _ := manyNumbers()
+	whole := parquetFile(t, rows[:10]...)
+	for i := range whole {
+		for _, b := range []byte{0x7f, ^whole[i]} {
+			damaged := slices.Clone(whole)
+			damaged[i] = b
+			s := &Series{}
+			if err := readParquet(t.Context(), bytes.NewReader(damaged), s); err == nil &&
+				len(s.Values)%len(s.Columns) != 0 {
+				t.Errorf("byte %d is %x: %d numbers of %d columns", i, b, len(s.Values),
+					len(s.Columns))
+			}
+		}
+	}
+}
+
 // A damaged file is a table of finite numbers, or an error; never a panic.
 func FuzzParquet(f *testing.F) {
 	rows, _ := manyNumbers()
