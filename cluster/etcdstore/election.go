@@ -171,9 +171,8 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 		return nil
 	})
 	if isTooLarge(err) {
-		return fmt.Errorf("the plan of %d workers has %d bytes, more than etcd takes in a request: "+
-			"use fewer workers, or raise etcd's --max-request-bytes: %w", len(p.Members),
-			len(value), err)
+		return fmt.Errorf("the plan of %d workers has %d bytes, more than etcd takes: use fewer "+
+			"workers, or raise etcd's --max-request-bytes: %w", len(p.Members), len(value), err)
 	}
 	return err
 }
