@@ -235,7 +235,8 @@ func validateMemory(spec *rondov1.JobSpec) error {
 	}
 	switch p = cmp.Or(p, compute.DefaultPeriods()); {
 	case p != compute.DefaultPeriods() && spec.Cell != compute.Clockwork.String():
-		return usagef("--periods is for --cell %v, and the cell is %s", compute.Clockwork, spec.Cell)
+		return usagef("--periods is for --cell %v, and the cell is %s", compute.Clockwork,
+			spec.Cell)
 	case spec.Cell == compute.Clockwork.String() && p.Groups() > int(spec.Hidden):
 		return usagef("--periods %v are %d groups of units, and --hidden is %d", p, p.Groups(),
 			spec.Hidden)
@@ -363,16 +364,6 @@ func validateSync(spec *rondov1.JobSpec) error {
 		return usagef("--outer-lr 0 would train nothing: give a rate above 0")
 	}
 	return nil
-}
-
-// ParseResumeStep reads the value of --resume when it is neither auto nor never.
-func ParseResumeStep(text string) (int64, error) {
-	var step int64
-	if _, err := fmt.Sscanf(text, "%d", &step); err != nil || step < 1 ||
-		fmt.Sprint(step) != text {
-		return 0, usagef("--resume %q is not auto, never or the step of a checkpoint", text)
-	}
-	return step, nil
 }
 
 // Identity is a fingerprint of the settings that a job and its checkpoints must share: the tokens,
