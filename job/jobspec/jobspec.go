@@ -116,7 +116,8 @@ func tasksOf(field protoreflect.Name) []string {
 	case "pool":
 		return []string{task.Classify}
 	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
-		"deep_input", "deep_transition", "deep_output", "periods", "init", "forget_bias", "optimizer", "lr",
+		"deep_input", "deep_transition", "deep_output", "periods", "init",
+		"forget_bias", "optimizer", "lr",
 		"lr_schedule", "warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min",
 		"momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by",
 		"clip_scope", "precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
@@ -232,7 +233,8 @@ func validateMemory(spec *rondov1.JobSpec) error {
 	}
 	switch p = cmp.Or(p, compute.DefaultPeriods()); {
 	case p != compute.DefaultPeriods() && spec.Cell != compute.Clockwork.String():
-		return usagef("--periods is for --cell %v, and the cell is %s", compute.Clockwork, spec.Cell)
+		return usagef("--periods is for --cell %v, and the cell is %s", compute.Clockwork,
+			spec.Cell)
 	case spec.Cell == compute.Clockwork.String() && p.Groups() > int(spec.Hidden):
 		return usagef("--periods %v are %d groups of units, and --hidden is %d", p, p.Groups(),
 			spec.Hidden)
