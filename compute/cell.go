@@ -111,7 +111,8 @@ func table() [cellCount]properties {
 			Source: "Feng et al. (2024), arXiv:2410.01201"}},
 		// c: 0 in the steps in which the unit works
 		Clockwork: {name: "clockwork", gates: 1, states: 2, text: Text{
-			Equations: "c' = (c+1) mod p, p: the unit's of --periods; h' = tanh(a) if c = 0, else h; " +
+			Equations: "c' = (c+1) mod p, p: the unit's of --periods; " +
+				"h' = tanh(a) if c = 0, else h; " +
 				"W_hh has no weights from a unit to one with a longer period",
 			Source: "Koutník et al. (2014), arXiv:1402.3511; Deep Learning, section 10.9.3"}},
 	}

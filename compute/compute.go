@@ -95,17 +95,6 @@ type RecurrentShape struct {
 	Skip int
 }
 
-// Inputs is the number of columns of W_ih: D, and H with a Skip.
-func (s RecurrentShape) Inputs() int {
-	if s.Skip > 0 {
-		return s.D + s.H
-	}
-	return s.D
-}
-
-// States is how many tensors of [B, H] a state has.
-func (s RecurrentShape) States() int { return s.Cell.States() + max(0, s.Skip-1) }
-
 // DefaultLeak is the default of RecurrentShape.Leak.
 const DefaultLeak = 0.5
 

@@ -25,6 +25,17 @@ type skipping struct {
 	partial  RecurrentWeights // gradients of a block
 }
 
+// Inputs is the number of columns of W_ih: D, and H with a Skip.
+func (s RecurrentShape) Inputs() int {
+	if s.Skip > 0 {
+		return s.D + s.H
+	}
+	return s.D
+}
+
+// States is how many tensors of [B, H] a state has.
+func (s RecurrentShape) States() int { return s.Cell.States() + max(0, s.Skip-1) }
+
 // block is the layer that runs n steps with h[t-d] in its input.
 func (s RecurrentShape) block(n int) RecurrentShape {
 	s.T, s.D, s.Skip = n, s.Inputs(), 0

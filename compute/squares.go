@@ -55,8 +55,9 @@ func NewSquares(dev Device, s OutputShape, negated []float32) *Squares {
 
 // SquaresSize is a device's memory for a Squares and its calls.
 func SquaresSize(on Sizer, s OutputShape) Size {
-	return on.TensorSize(s.N * s.V).And(on.TensorSize(s.N * s.V)).And(on.TensorSize(s.N)).And(on.GemmSize(s.N, s.V, s.H)).
-		And(on.GemmSize(s.N, s.H, s.V)).And(on.GemmSize(s.V, s.H, s.N)).
+	return on.TensorSize(s.N * s.V).And(on.TensorSize(s.N * s.V)).And(on.TensorSize(s.N)).
+		And(on.GemmSize(s.N, s.V, s.H)).And(on.GemmSize(s.N, s.H, s.V)).
+		And(on.GemmSize(s.V, s.H, s.N)).
 		And(on.GemmSize(s.V, 1, s.N))
 }
 

@@ -40,8 +40,8 @@ type Config struct {
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
 	Skip bool
-	// SkipThroughTime is d: each recurrent layer also reads its own output d steps before, through H
-	// columns more of W_ih. 0: it does not. It needs Embed or Inputs. See compute.NewRecurrent.
+	// SkipThroughTime is d: each recurrent layer also reads its own output d steps before, through
+	// H columns more of W_ih. 0: it does not. It needs Embed or Inputs. See compute.NewRecurrent.
 	SkipThroughTime int
 	// HiddenBackward is the width of the second direction of a Labeller's layers; 0: Hidden.
 	HiddenBackward int
@@ -232,5 +232,6 @@ func (c Config) outputWidth() int {
 // layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
 	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden,
-		Leak: float32(c.Leak), Periods: c.Periods, Transition: c.DeepTransition, Skip: c.SkipThroughTime}
+		Leak: float32(c.Leak), Periods: c.Periods,
+		Transition: c.DeepTransition, Skip: c.SkipThroughTime}
 }

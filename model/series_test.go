@@ -35,7 +35,8 @@ func (w *seriesTrace) model(t *testing.T, dev compute.Device, recompute int) *Mo
 	if w.Through {
 		through = 3
 	}
-	m := newModelOn(t, Config{Cell: cell, SkipThroughTime: through, Inputs: w.F, Vocab: len(w.Columns), Hidden: w.H,
+	m := newModelOn(t, Config{Cell: cell, SkipThroughTime: through, Inputs: w.F,
+		Vocab: len(w.Columns), Hidden: w.H,
 		Layers: w.Layers, Recompute: recompute, DeepInput: input, DeepTransition: transition,
 		DeepOutput: output}, dev)
 	setTensors(t, m, w.Weights)

@@ -61,8 +61,8 @@ def copying(path, count, length, rng):
 TASKS = {
     "adding": (adding, 200, ".csv", "--task regress --sequences --target sum --bptt {length} "
                "--hidden 64 --batch 32", 5000, 512, lambda T: 1 / 6),
-    "copy": (copying, 100, ".conll", "--task tag --tokenizer word --hidden 128 --batch 32", 3000, 256,
-             lambda T: SYMBOLS * math.log(8) / (T + 2 * SYMBOLS)),
+    "copy": (copying, 100, ".conll", "--task tag --tokenizer word --hidden 128 "
+             "--batch 32", 3000, 256, lambda T: SYMBOLS * math.log(8) / (T + 2 * SYMBOLS)),
 }
 
 
@@ -83,7 +83,7 @@ def main():
     parser.add_argument("--task", choices=TASKS)
     parser.add_argument("--only", default="")
     parser.add_argument("--length", type=int)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=3000)
     given, more = parser.parse_known_args()
     for name, (write, length, end, flags, train_on, held, baseline) in TASKS.items():
         if given.task not in (None, name):

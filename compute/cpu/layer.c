@@ -85,8 +85,8 @@ static struct input *input_new(const struct kernels *k, const struct layer *l, i
 }
 
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, float leak, const float *periods, int inference, int ids,
-                              size_t *only)
+                              long D, long H, float leak, const float *periods, int inference,
+                              int ids, size_t *only)
 {
     struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H,
                       .leak = leak};
