@@ -22,6 +22,8 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// MLP predicts a token from the tokens before it by a perceptron: task/mlp.
+	MLP = "mlp"
 	// HMM is a hidden Markov model of a text: task/hmm.
 	HMM = "hmm"
 )
@@ -29,7 +31,7 @@ const (
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
 func Segments(name string) bool {
-	return name == LM || name == Fill || name == Regress || !slices.Contains(Networks(), name)
+	return name == LM || name == Fill || name == Regress || name == MLP || !slices.Contains(Networks(), name)
 }
 
 // Networks returns the names of the tasks that train a network by its gradient. The others sum up
@@ -38,6 +40,11 @@ func Networks() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool {
 		return Once(name) || name == HMM
 	})
+}
+
+// Recurrent returns the names of the tasks that train a recurrent network.
+func Recurrent() []string {
+	return slices.DeleteFunc(Networks(), func(name string) bool { return name == MLP })
 }
 
 // Once reports whether a task reads its data once: a second pass would add the same sums.
@@ -60,5 +67,6 @@ func Names() []string {
 		Reservoir,
 		NGram,
 		HMM,
+		MLP,
 	}
 }

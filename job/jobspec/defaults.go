@@ -74,6 +74,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 			spec.Embed = spec.Hidden
 		}
 	}
+	if spec.Task == task.MLP && !given["embed"] {
+		spec.Embed = spec.Hidden
+	}
 	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {
 		spec.Lr = ownRate(spec.Optimizer)
 	}

@@ -70,33 +70,40 @@ func tasksOf(field protoreflect.Name) []string {
 	switch field {
 	case "bptt":
 		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram,
-			task.HMM}
+			task.HMM, task.MLP}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
 	case "max_tokens":
-		return []string{task.LM, task.Fill, task.NGram, task.HMM}
+		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}
-	case "order", "smoothing":
+	case "order":
+		return []string{task.NGram, task.MLP}
+	case "smoothing":
 		return []string{task.NGram}
 	case "states", "pseudo_count":
 		return []string{task.HMM}
 	case "tie_weights", "sparse_rows", "i_know":
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
-		return []string{task.LM, task.NGram, task.HMM}
+		return []string{task.LM, task.NGram, task.HMM, task.MLP}
 	case "target":
 		return []string{task.Regress, task.Reservoir}
 	case "spectral_radius", "input_scale", "ridge", "washout":
 		return []string{task.Reservoir}
-	case "hidden", "leak":
+	case "hidden":
 		return append(task.Networks(), task.Reservoir)
+	case "leak":
+		return append(task.Recurrent(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.NGram, task.HMM}
-	case "embed", "dropout_input", "label_smoothing":
+			task.Describe, task.NGram, task.HMM, task.MLP}
+	case "embed":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
+			task.Describe, task.MLP}
+	case "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional", "hidden_backward":
@@ -111,8 +118,10 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
-	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
-		"deep_input", "deep_transition", "deep_output", "init", "forget_bias", "optimizer", "lr",
+	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
+		"deep_transition", "deep_output", "forget_bias":
+		return task.Recurrent()
+	case "layers", "init", "optimizer", "lr",
 		"lr_schedule", "warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min",
 		"momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by",
 		"clip_scope", "precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
@@ -412,7 +421,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target = spec.Target
-	case task.NGram:
+	case task.NGram, task.MLP:
 		lasts.Order = spec.Order
 	case task.HMM:
 		lasts.States = spec.States

@@ -434,16 +434,16 @@ func TestIdentityOfLayers(t *testing.T) {
 // accepted.
 func TestFlagsOfOtherTasks(t *testing.T) {
 	for flags, tasks := range map[string]string{
-		"--bptt 20":               "lm fill ngram hmm reservoir",
+		"--bptt 20":               "lm fill ngram hmm mlp reservoir",
 		"--sampling random":       "lm fill",
-		"--max-tokens 5":          "lm fill ngram hmm",
+		"--max-tokens 5":          "lm fill ngram hmm mlp",
 		"--blanks 0.2":            "fill",
 		"--vectors v.npy":         "describe",
 		"--vector-as state":       "describe",
 		"--tie-weights --embed 8": "lm",
 		"--recompute 7":           "lm",
-		"--sample-every 3":        "lm ngram hmm",
-		"--sample-prefix a":       "lm ngram hmm",
+		"--sample-every 3":        "lm ngram hmm mlp",
+		"--sample-prefix a":       "lm ngram hmm mlp",
 		"--label-smoothing 0.1":   "lm classify tag fill translate describe",
 		"--attention scaled":      "translate",
 		"--feedback output":       "translate",
@@ -452,22 +452,22 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--max-length 5":          "classify tag translate describe",
 		"--max-examples 5":        "classify tag translate describe",
 		"--pool max":              "classify",
-		"--pool last":             "lm classify tag fill translate describe ngram reservoir hmm",
-		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir hmm",
-		"--order 2":               "ngram",
+		"--pool last":             "lm classify tag fill translate describe ngram reservoir hmm mlp",
+		"--bptt 35":               "lm classify tag fill translate describe ngram reservoir hmm mlp",
+		"--order 2":               "ngram mlp",
 		"--smoothing laplace":     "ngram",
 		"--states 9":              "hmm",
-		"--nonfinite step":        "lm classify tag fill translate describe",
+		"--nonfinite step":        "lm classify tag fill translate describe mlp",
 		"--pseudo-count 1":        "hmm",
-		"--hidden 9":              "lm classify tag fill translate describe reservoir",
+		"--hidden 9":              "lm classify tag fill translate describe reservoir mlp",
 		"--washout 3":             "reservoir",
 		"--cell leaky --leak 0.3": "lm classify tag fill translate describe",
-		"--optimizer sgd":         "lm classify tag fill translate describe",
-		"--precision bf16":        "lm classify tag fill translate describe",
+		"--optimizer sgd":         "lm classify tag fill translate describe mlp",
+		"--precision bf16":        "lm classify tag fill translate describe mlp",
 	} {
 		for name, needs := range map[string]string{"lm": "", "classify": "", "tag": "",
 			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": "",
-			"reservoir": "", "hmm": ""} {
+			"reservoir": "", "hmm": "", "mlp": ""} {
 			if name == "lm" && flags == "--bidirectional" {
 				needs = "--i-know"
 			}

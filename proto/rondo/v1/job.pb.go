@@ -1192,15 +1192,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa1\x93\x01\n" +
+	"\x04_max\"\xa2\x94\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x87\x03\n" +
-	"\x04task\x18\x02 \x01(\tB\xf2\x02\xaa\xbb\x18\xed\x02\n" +
-	"\xe6\x02what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text\x12\x02lmR\x04task\x12\xd2\x02\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xbf\x03\n" +
+	"\x04task\x18\x02 \x01(\tB\xaa\x03\xaa\xbb\x18\xa5\x03\n" +
+	"\x9e\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it\x12\x02lmR\x04task\x12\xd7\x02\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xb9\x02\xaa\xbb\x18\xb4\x02\n" +
-	"\xa0\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram and hmm: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\xbe\x02\xaa\xbb\x18\xb9\x02\n" +
+	"\xa5\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1223,11 +1223,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
 	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12K\n" +
 	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
-	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
-	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
-	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x82\x01\n" +
-	"\x05embed\x18\x17 \x01(\x03Bl\xaa\xbb\x18h\n" +
-	"Qwidth of the token embedding; 0: one-hot input (translate and describe: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12W\n" +
+	"\x06layers\x18\x16 \x01(\x03B?\xaa\xbb\x18;\n" +
+	"\"recurrent layers; mlp: tanh layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x87\x01\n" +
+	"\x05embed\x18\x17 \x01(\x03Bq\xaa\xbb\x18m\n" +
+	"Vwidth of the token embedding; 0: one-hot input (translate, describe and mlp: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
@@ -1274,9 +1274,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
 	"\x9f\x01how describe ends a text: eos: by a token; stop: by a Bernoulli output before each token; length: it predicts the number of tokens, and reads how many are left\x12\x03eos\x1a\x03eos\x1a\x04stop\x1a\x06lengthR\x04ends\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
-	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12l\n" +
-	"\x05order\x18\x84\x02 \x01(\x03BU\xaa\xbb\x18Q\n" +
-	":ngram: tokens of an n-gram, of which the last is predicted\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x14@R\x05order\x12\xa5\x01\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\x98\x01\n" +
+	"\x05order\x18\x84\x02 \x01(\x03B\x80\x01\xaa\xbb\x18|\n" +
+	"engram and mlp: tokens of an n-gram, of which the last is predicted; ngram: at most 5, mlp: at least 2\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00p@R\x05order\x12\xa5\x01\n" +
 	"\tsmoothing\x18\x85\x02 \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
 	"rngram: probabilities of counts: laplace[:COUNT] (1), jelinek-mercer[:WEIGHT] (0.7) or kneser-ney[:DISCOUNT] (0.75)\x12\n" +
 	"kneser-neyR\tsmoothing\x12x\n" +
