@@ -21,7 +21,7 @@ func BenchmarkOpen(b *testing.B) {
 		})
 	}
 	b.Run("cached", func(b *testing.B) {
-		cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: b.TempDir()}
+		cfg := Config{Source: path, Tokenizer: split(Char, None), CacheDir: b.TempDir()}
 		b.SetBytes(2 * open(b, cfg).Tokens().Len()) // size of the token file
 		for b.Loop() {
 			open(b, cfg).Close()
@@ -34,7 +34,7 @@ func BenchmarkFill(b *testing.B) {
 	for _, sampling := range []Sampling{Sequential, Random} {
 		b.Run(string(sampling), func(b *testing.B) {
 			c := open(b, Config{
-				Source: Opticks, Tokenizer: Tokenizer{Char, None}, CacheDir: b.TempDir(),
+				Source: Opticks, Tokenizer: split(Char, None), CacheDir: b.TempDir(),
 			})
 			s := sampler(b, SamplerConfig{c.Tokens().Len(), lanes, bptt, 1, sampling})
 			r := NewReader(c.Tokens(), s)
@@ -56,7 +56,7 @@ func BenchmarkMeasure(b *testing.B) {
 	for _, unit := range []Unit{Char, Word} {
 		b.Run(string(unit), func(b *testing.B) {
 			c := open(b, Config{
-				Source: Opticks, Tokenizer: Tokenizer{unit, None}, CacheDir: b.TempDir(),
+				Source: Opticks, Tokenizer: split(unit, None), CacheDir: b.TempDir(),
 			})
 			for b.Loop() {
 				_, err := Measure(b.Context(), c.Tokens(), c.Vocabulary(), 10, b.TempDir())
@@ -71,7 +71,7 @@ func BenchmarkMeasure(b *testing.B) {
 
 func TestReadingBatchesAllocatesNothing(t *testing.T) {
 	const lanes, bptt = 8, 35
-	c := open(t, Config{Source: Opticks, Tokenizer: Tokenizer{Char, None}, CacheDir: t.TempDir()})
+	c := open(t, Config{Source: Opticks, Tokenizer: split(Char, None), CacheDir: t.TempDir()})
 	inputs, targets := make([]int32, lanes*bptt), make([]int32, lanes*bptt)
 	e, err := NewEvaluation(c.Tokens(), lanes, bptt)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 func TestACorpusIsTokenisedOnce(t *testing.T) {
 	dir := t.TempDir()
 	path := textFile(t, "some text")
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: path, Tokenizer: split(Char, None), CacheDir: dir}
 	first := open(t, cfg)
 	files := tokenFiles(t, dir)
 	if len(files) != 1 {
@@ -42,7 +42,7 @@ func TestACorpusIsTokenisedOnce(t *testing.T) {
 
 func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 	dir := t.TempDir()
-	cfg := Config{Source: "testdata/lines.txt", Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: "testdata/lines.txt", Tokenizer: split(Char, None), CacheDir: dir}
 	c := open(t, cfg)
 	want, path := c.Fingerprint(), tokenFiles(t, dir)[0]
 	good, err := os.ReadFile(path)
@@ -90,7 +90,7 @@ func TestADamagedTokenFileIsBuiltAnew(t *testing.T) {
 func TestMain(m *testing.M) {
 	if dir := os.Getenv("CORPUS_TEST_CACHE"); dir != "" {
 		c, err := Open(context.Background(), Config{
-			Source: Opticks, Tokenizer: Tokenizer{Word, None}, CacheDir: dir,
+			Source: Opticks, Tokenizer: split(Word, None), CacheDir: dir,
 		})
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -123,7 +123,7 @@ func TestProcessesShareOneTokenFile(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	c := open(t, Config{Source: Opticks, Tokenizer: Tokenizer{Word, None}, CacheDir: dir})
+	c := open(t, Config{Source: Opticks, Tokenizer: split(Word, None), CacheDir: dir})
 	for i, got := range prints {
 		if got != c.Fingerprint() {
 			t.Errorf("process %d has fingerprint %q; want %q", i, got, c.Fingerprint())
@@ -215,7 +215,7 @@ func TestAFailedBuildLeavesNothing(t *testing.T) {
 func TestTheCacheIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	path := textFile(t, "abc")
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	cfg := Config{Source: path, Tokenizer: split(Char, None), CacheDir: dir}
 	first := open(t, cfg)
 	for i := range maxCachedFiles + 3 {
 		cfg.MinFrequency = int64(i + 2)

@@ -1,7 +1,8 @@
 // Package corpus turns text into tokens and tokens into the lanes that training reads.
 //
-// Open reads a text (the embedded one, a local file or an object in blob storage), splits it into
-// characters or words, and builds a vocabulary or takes the given one. It writes the token ids
+// Open reads a text (the embedded one, files, folders, or objects in blob storage; plain, .gz or
+// .zst, as a whole or as documents in the lines of a .jsonl), splits it into characters or words,
+// and builds a vocabulary or takes the given one. It writes the token ids
 // once, to a file in a cache folder; all later reads are ranges of that file. Neither the text nor
 // its tokens are held in memory, so a corpus may be larger than memory. A Sampler says which tokens
 // each lane reads at each step; it is a pure function. A Reader fetches them in time-major order.
@@ -9,10 +10,11 @@
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
 // URLs passes a function that opens buckets. It imports internal/flock and, outside of this module,
-// gocloud.dev/blob.
+// gocloud.dev/blob and klauspost/compress/zstd.
 package corpus
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -26,13 +28,18 @@ import (
 
 // Config selects a text and its tokenization.
 type Config struct {
-	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key).
+	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key). For
+	// Open it may also be a folder (of a bucket: with / at its end), a pattern (texts/*.txt), or
+	// several of these, separated by commas.
 	Source    string
 	Tokenizer Tokenizer
+	// TextField is the field of a .jsonl's objects that holds the text; empty: DefaultField. Only
+	// Open reads it.
+	TextField string
 	// MinFrequency: rarer tokens become <unk>. It is ignored when Vocabulary is given.
 	MinFrequency int64
-	// Reserved tokens follow <unk> in a new vocabulary, in this order. They are ignored when
-	// Vocabulary is given.
+	// Reserved tokens follow <unk>, and EndOfText if it is inserted, in a new vocabulary, in this
+	// order. They are ignored when Vocabulary is given.
 	Reserved []string
 	// MaxTokens keeps only the first tokens; 0 keeps all. The vocabulary is still built from the
 	// whole text.
@@ -74,8 +81,26 @@ type Corpus struct {
 // others that start at the same time wait for it until ctx ends. Open verifies the checksum of the
 // whole token file and rebuilds a damaged one.
 func Open(ctx context.Context, cfg Config) (*Corpus, error) {
-	file, err := OpenTokens(ctx, cfg, nil, func(b *TokenBuild) error {
-		return buildTokens(ctx, b, cfg)
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	field := cmp.Or(cfg.TextField, DefaultField)
+	src, err := openTexts(ctx, cfg.Source, field, cfg.OpenBucket)
+	if err != nil {
+		return nil, err
+	}
+	defer src.close()
+	id := identify(src.identity(), cfg)
+	if field != DefaultField {
+		id.TextField = field
+	}
+	if cfg.Tokenizer.marksEnds() {
+		id.Ends = cfg.Tokenizer.Ends
+	}
+	file, err := cachedTokens(ctx, cfg, id, func(scratch string, dst io.WriteSeeker) error {
+		return buildTokens(ctx, src, scratch, cfg, func(h Header) (*TokenWriter, error) {
+			return newTokenWriter(dst, id, h)
+		})
 	})
 	if err != nil {
 		return nil, err
@@ -105,14 +130,24 @@ func OpenTokens(
 		return nil, err
 	}
 	defer src.close()
+	id := identify(src.identity(), cfg)
+	id.More = more
+	return cachedTokens(ctx, cfg, id, func(scratch string, dst io.WriteSeeker) error {
+		return build(&TokenBuild{Scratch: scratch, src: src, id: id, dst: dst})
+	})
+}
+
+// cachedTokens finds a token file in the cache, or has build write it.
+func cachedTokens(
+	ctx context.Context, cfg Config, id identity,
+	build func(scratch string, dst io.WriteSeeker) error,
+) (*TokenFile, error) {
 	store, err := openCache(cfg.CacheDir)
 	if err != nil {
 		return nil, err
 	}
-	id := identify(src, cfg)
-	id.More = more
 	file, err := store.tokens(ctx, id.key(), func(dst io.WriteSeeker) error {
-		return build(&TokenBuild{Scratch: store.dir, src: src, id: id, dst: dst})
+		return build(store.dir, dst)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
@@ -151,6 +186,9 @@ func (c *Corpus) Fingerprint() string {
 	h := sha256.New()
 	fmt.Fprintf(h, "rondo corpus 1\n%s\n%s\n%s\n%x\n%d\n", c.tokenizer.Unit, c.tokenizer.Normalize,
 		c.Vocabulary().Fingerprint(), c.file.digest, c.tokens.Len())
+	if c.tokenizer.marksEnds() {
+		fmt.Fprintf(h, "%s\n", c.tokenizer.Ends)
+	}
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -166,13 +204,15 @@ type identity struct {
 	MinFrequency int64         `json:"min_frequency"`
 	Reserved     []string      `json:"reserved"`
 	Vocabulary   string        `json:"vocabulary"` // fingerprint of Config.Vocabulary, or empty
+	TextField    string        `json:"text_field,omitempty"`
+	Ends         Ends          `json:"ends,omitempty"`
 	More         any           `json:"more,omitempty"`
 }
 
-func identify(src source, cfg Config) identity {
+func identify(source string, cfg Config) identity {
 	id := identity{
 		Format:    tokenFileVersion,
-		Source:    src.identity(),
+		Source:    source,
 		Unit:      cfg.Tokenizer.Unit,
 		Normalize: cfg.Tokenizer.Normalize,
 	}
@@ -196,22 +236,26 @@ func (id identity) key() string {
 
 // buildTokens writes the token file. A first pass over the text counts tokens unless the vocabulary
 // is given; the last pass encodes them.
-func buildTokens(ctx context.Context, b *TokenBuild, cfg Config) error {
+func buildTokens(
+	ctx context.Context, src *texts, scratch string, cfg Config,
+	begin func(Header) (*TokenWriter, error),
+) error {
 	vocabulary := cfg.Vocabulary
-	var passes []func(io.Reader) error
+	var passes []func(reading) error
 	if vocabulary == nil {
-		passes = append(passes, func(text io.Reader) (err error) {
-			vocabulary, err = countVocabulary(ctx, text, cfg, b.Scratch)
+		passes = append(passes, func(read reading) (err error) {
+			vocabulary, err = countVocabulary(ctx, read, cfg, scratch)
 			return err
 		})
 	}
-	passes = append(passes, func(text io.Reader) error {
-		w, err := b.Writer(Header{Vocabulary: vocabulary})
+	passes = append(passes, func(read reading) error {
+		w, err := begin(Header{Vocabulary: vocabulary})
 		if err != nil {
 			return err
 		}
 		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.Put)
-		if err := cfg.Tokenizer.scan(ctx, text, ids); err != nil {
+		mark := func() error { return w.Put(vocabulary.ID(EndOfText)) }
+		if err := cfg.Tokenizer.scanTexts(ctx, read, ids, mark); err != nil {
 			return err
 		}
 		if w.count == 0 {
@@ -220,5 +264,5 @@ func buildTokens(ctx context.Context, b *TokenBuild, cfg Config) error {
 		}
 		return w.Finish()
 	})
-	return b.Read(ctx, passes...)
+	return src.passes(ctx, scratch, passes)
 }

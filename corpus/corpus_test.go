@@ -52,7 +52,7 @@ func TestOpticksComesBackAsItWas(t *testing.T) {
 	for _, tokenizer := range allTokenizers {
 		c := open(t, Config{Source: Opticks, Tokenizer: tokenizer, CacheDir: t.TempDir()})
 		want := strings.Join(slowTokens(tokenizer, opticks), tokenizer.Unit.Separator())
-		if got := c.Vocabulary().Decode(tokenizer.Unit, all(t, c.Tokens())); got != want {
+		if got := c.Vocabulary().Decode(tokenizer, all(t, c.Tokens())); got != want {
 			t.Errorf("%v: %d bytes came back; want %d", tokenizer, len(got), len(want))
 		}
 		ids, err := c.Vocabulary().Encode(tokenizer, opticks)
@@ -66,7 +66,7 @@ func TestVocabularyIsByFrequency(t *testing.T) {
 	path := textFile(t, "b a c a b d <unk> <pad> a b d é")
 	cfg := Config{
 		Source:    path,
-		Tokenizer: Tokenizer{Word, None},
+		Tokenizer: split(Word, None),
 		Reserved:  []string{"<pad>", "<bos>"},
 		CacheDir:  t.TempDir(),
 	}
@@ -102,7 +102,7 @@ func TestAGivenVocabularyIsUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := textFile(t, "aabbcxé")
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, None}, Vocabulary: v, CacheDir: dir}
+	cfg := Config{Source: path, Tokenizer: split(Char, None), Vocabulary: v, CacheDir: dir}
 	c := open(t, cfg)
 	if ids := all(t, c.Tokens()); !slices.Equal(ids, []int32{3, 3, 2, 2, 0, 1, 0}) {
 		t.Errorf("ids %v", ids)
@@ -119,7 +119,7 @@ func TestAGivenVocabularyIsUsed(t *testing.T) {
 
 func TestMaxTokensLeavesTheVocabularyWhole(t *testing.T) {
 	dir := t.TempDir()
-	cfg := Config{Source: Opticks, Tokenizer: Tokenizer{Char, Letters}, CacheDir: dir}
+	cfg := Config{Source: Opticks, Tokenizer: split(Char, Letters), CacheDir: dir}
 	whole := open(t, cfg)
 	cfg.MaxTokens = 1000
 	cut := open(t, cfg)
@@ -148,7 +148,7 @@ func TestWideIds(t *testing.T) {
 		fmt.Fprintf(&text, "w%d ", i)
 	}
 	path := textFile(t, text.String())
-	c := open(t, Config{Source: path, Tokenizer: Tokenizer{Word, None}, CacheDir: t.TempDir()})
+	c := open(t, Config{Source: path, Tokenizer: split(Word, None), CacheDir: t.TempDir()})
 	if c.file.width != 4 || c.Vocabulary().Len() != n+1 {
 		t.Fatalf("width %d, vocabulary %d", c.file.width, c.Vocabulary().Len())
 	}
@@ -181,7 +181,7 @@ func TestSourcesAgree(t *testing.T) {
 	}
 	dir := t.TempDir()
 	cfg := Config{
-		Tokenizer:  Tokenizer{Word, None},
+		Tokenizer:  split(Word, None),
 		CacheDir:   dir,
 		OpenBucket: bucketOf("a/book.txt", text),
 	}
@@ -214,7 +214,7 @@ func TestSourcesAgree(t *testing.T) {
 func TestWrongInputIsOneClearLine(t *testing.T) {
 	dir := t.TempDir()
 	text := textFile(t, "words")
-	good := Config{Source: text, Tokenizer: Tokenizer{Char, None}, CacheDir: dir}
+	good := Config{Source: text, Tokenizer: split(Char, None), CacheDir: dir}
 	with := func(change func(*Config)) Config {
 		cfg := good
 		change(&cfg)
@@ -233,7 +233,7 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 		"missing": {source("/no/such.txt"),
 			[]string{"/no/such.txt", "does not exist", Opticks}},
 		"none":          {source(""), []string{"no --corpus"}},
-		"folder":        {source(dir), []string{dir, "regular file"}},
+		"folder":        {source(t.TempDir()), []string{"no file is there"}},
 		"device":        {source("/dev/null"), []string{"/dev/null", "regular file"}},
 		"builtin":       {source("builtin:bible"), []string{"bible", Opticks}},
 		"no storage":    {source("s3://b/k"), []string{"s3://", "not supported"}},
@@ -290,7 +290,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	for _, unit := range []Unit{Char, Word} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		c := open(t, Config{Source: path, Tokenizer: Tokenizer{unit, None}, CacheDir: t.TempDir()})
+		c := open(t, Config{Source: path, Tokenizer: split(unit, None), CacheDir: t.TempDir()})
 		runtime.ReadMemStats(&after)
 		if used := after.TotalAlloc - before.TotalAlloc; used > size/4 {
 			t.Errorf("%s: %d bytes allocated for a text of %d", unit, used, size)

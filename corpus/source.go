@@ -239,6 +239,8 @@ func openBlob(
 	return &blobSource{bucket, name, key, attrs}, nil
 }
 
+func (b *blobSource) String() string { return b.name }
+
 func (b *blobSource) identity() string {
 	return fmt.Sprintf("%s %q %d %d", b.name, b.attrs.ETag, b.attrs.Size,
 		b.attrs.ModTime.UnixNano())

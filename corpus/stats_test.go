@@ -40,7 +40,7 @@ func slowFit(ranked []NGram) Zipf {
 func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(1, math.Abs(a)) }
 
 func TestMeasureMatchesItsTwin(t *testing.T) {
-	for _, tokenizer := range []Tokenizer{{Char, Letters}, {Word, None}} {
+	for _, tokenizer := range []Tokenizer{split(Char, Letters), split(Word, None)} {
 		c := open(t, Config{
 			Source: Opticks, Tokenizer: tokenizer, MaxTokens: 100_000, CacheDir: t.TempDir(),
 		})
@@ -138,7 +138,7 @@ func TestTheTextbooksCounts(t *testing.T) {
 		want = "the 5, and 4, of 3, a 2, i 1"
 	}
 	c := open(t, Config{
-		Source: path, Tokenizer: Tokenizer{Word, Letters}, CacheDir: t.TempDir(),
+		Source: path, Tokenizer: split(Word, Letters), CacheDir: t.TempDir(),
 	})
 	got, err := Measure(t.Context(), c.Tokens(), c.Vocabulary(), 5, "")
 	if err != nil {

@@ -49,11 +49,30 @@ const (
 	Punctuation Normalization = "punctuation"
 )
 
+// EndOfText is the token that Ends inserts.
+const EndOfText = "<eos>"
+
+// Ends says where EndOfText stands in a text (--eos).
+type Ends string
+
+const (
+	// NoEnds inserts none; words then run over line ends, and characters have line feeds.
+	NoEnds Ends = "none"
+	// LineEnds puts one in the place of each line feed, and at the end of a document's last line.
+	LineEnds Ends = "line"
+	// DocumentEnds puts one behind each document.
+	DocumentEnds Ends = "document"
+)
+
 // Tokenizer says how text becomes tokens.
 type Tokenizer struct {
 	Unit      Unit
 	Normalize Normalization
+	Ends      Ends // empty: NoEnds
 }
+
+// marksEnds says whether the texts have EndOfText.
+func (t Tokenizer) marksEnds() bool { return t.Ends != "" && t.Ends != NoEnds }
 
 func (t Tokenizer) validate() error {
 	if t.Unit != Char && t.Unit != Word {
@@ -62,7 +81,11 @@ func (t Tokenizer) validate() error {
 	if t.Normalize != None && t.Normalize != Letters && t.Normalize != Punctuation {
 		return fmt.Errorf("--normalize %q is not one of none, letters, punctuation", t.Normalize)
 	}
-	return nil
+	switch t.Ends {
+	case "", NoEnds, LineEnds, DocumentEnds:
+		return nil
+	}
+	return fmt.Errorf("--eos %q is not one of none, line, document", t.Ends)
 }
 
 // normalizer normalises text that arrives in blocks of whole code points.
@@ -74,7 +97,7 @@ type normalizer interface {
 func (t Tokenizer) normalizer() normalizer {
 	switch t.Normalize {
 	case Letters:
-		return &letters{lines: t.Unit == Word}
+		return &letters{lines: t.Unit == Word || t.Ends == LineEnds}
 	case Punctuation:
 		return &punctuation{space: true}
 	default:
@@ -93,6 +116,52 @@ type sink interface {
 	text(block []byte) error
 	end() error
 }
+
+// scanTexts scans each document. mark is called where an EndOfText stands.
+func (t Tokenizer) scanTexts(
+	ctx context.Context, read reading, dst sink, mark func() error,
+) error {
+	lines := &lineMarker{to: dst, mark: mark}
+	if t.Ends == LineEnds {
+		dst = lines
+	}
+	return read(func(text io.Reader) error {
+		if err := t.scan(ctx, text, dst); err != nil {
+			return err
+		}
+		if t.Ends == DocumentEnds || lines.begun {
+			lines.begun = false
+			return mark()
+		}
+		return nil
+	})
+}
+
+// lineMarker is a sink that calls mark instead of passing a line feed on.
+type lineMarker struct {
+	to    sink
+	mark  func() error
+	begun bool // the text has gone on after the last line feed
+}
+
+func (l *lineMarker) text(block []byte) error {
+	for {
+		line, rest, found := bytes.Cut(block, []byte{'\n'})
+		if !found {
+			l.begun = l.begun || len(block) > 0
+			return l.to.text(block)
+		}
+		if err := l.to.text(line); err != nil {
+			return err
+		}
+		if err := errors.Join(l.to.end(), l.mark()); err != nil {
+			return err
+		}
+		block, l.begun = rest, false
+	}
+}
+
+func (l *lineMarker) end() error { return l.to.end() }
 
 // scan reads r to its end, checks that it is UTF-8, normalises it and passes it to dst. It skips a
 // byte-order mark at the start.
@@ -113,9 +182,8 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := io.ReadFull(r, buf[held:])
-		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-		if err != nil && !last {
+		n, last, err := fill(r, buf[held:])
+		if err != nil {
 			return fmt.Errorf("read at byte %d: %w", offset+int64(held), err)
 		}
 		block := buf[:held+n]
@@ -144,6 +212,22 @@ func (t Tokenizer) scanBlocks(ctx context.Context, r io.Reader, dst sink, size i
 		offset += int64(whole)
 		held = copy(buf, block[whole:])
 	}
+}
+
+// fill reads until p is full or the text ends. Unlike io.ReadFull it tells a text that ends from a
+// transfer that was cut off, which is io.ErrUnexpectedEOF.
+func fill(r io.Reader, p []byte) (n int, last bool, err error) {
+	for n < len(p) {
+		more, err := r.Read(p[n:])
+		n += more
+		if err == io.EOF {
+			return n, true, nil
+		}
+		if err != nil {
+			return n, false, err
+		}
+	}
+	return n, false, nil
 }
 
 // completeRunes returns the length of b without an incomplete code point at its end.
@@ -286,7 +370,8 @@ type Splitter struct {
 	to        sink
 }
 
-// NewSplitter makes a splitter. A token is valid until the function returns.
+// NewSplitter makes a splitter, which inserts no EndOfText. A token is valid until the function
+// returns.
 func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error) {
 	if err := t.validate(); err != nil {
 		return nil, err

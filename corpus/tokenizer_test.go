@@ -81,8 +81,13 @@ func slowTokens(t Tokenizer, text string) []string {
 	return found
 }
 
-var allTokenizers = []Tokenizer{{Char, None}, {Char, Letters}, {Word, None}, {Word, Letters},
-	{Char, Punctuation}, {Word, Punctuation}}
+// split is a tokenizer that inserts no EndOfText.
+func split(unit Unit, normalize Normalization) Tokenizer {
+	return Tokenizer{Unit: unit, Normalize: normalize}
+}
+
+var allTokenizers = []Tokenizer{split(Char, None), split(Char, Letters), split(Word, None),
+	split(Word, Letters), split(Char, Punctuation), split(Word, Punctuation)}
 
 func TestTokenizersMatchTheirTwins(t *testing.T) {
 	texts := []string{
@@ -130,12 +135,12 @@ func TestInvalidUTF8IsFoundAtItsOffset(t *testing.T) {
 func TestAWordHasALimit(t *testing.T) {
 	fits := strings.Repeat("x", maxWordBytes)
 	for _, size := range []int{1 << 10, blockBytes} {
-		got, err := tokenStrings(Tokenizer{Word, None}, []byte("a "+fits+" b"), size)
+		got, err := tokenStrings(split(Word, None), []byte("a "+fits+" b"), size)
 		if err != nil || len(got) != 3 || got[1] != fits {
 			t.Errorf("the longest word: %d tokens, %v", len(got), err)
 		}
 		for _, text := range []string{"a x" + fits, "a x" + fits + " b"} {
-			_, err := tokenStrings(Tokenizer{Word, None}, []byte(text), size)
+			_, err := tokenStrings(split(Word, None), []byte(text), size)
 			if err == nil || !strings.Contains(err.Error(), "--tokenizer char") {
 				t.Errorf("a word too long: %v", err)
 			}
@@ -155,7 +160,7 @@ func timeMachine(t *testing.T) (path string, whole bool) {
 
 func TestLettersGiveTheTextbooksVocabulary(t *testing.T) {
 	path, whole := timeMachine(t)
-	cfg := Config{Source: path, Tokenizer: Tokenizer{Char, Letters}, CacheDir: t.TempDir()}
+	cfg := Config{Source: path, Tokenizer: split(Char, Letters), CacheDir: t.TempDir()}
 	c := open(t, cfg)
 	want := []string{Unknown, " "}
 	for letter := 'a'; letter <= 'z'; letter++ {
@@ -174,7 +179,7 @@ func TestLettersGiveTheTextbooksVocabulary(t *testing.T) {
 		t.Fatal(err)
 	}
 	book := strings.Join(bookLetters(string(text)), "")
-	if got := c.Vocabulary().Decode(Char, all(t, c.Tokens())); got != book {
+	if got := c.Vocabulary().Decode(Tokenizer{Unit: Char}, all(t, c.Tokens())); got != book {
 		t.Errorf("the tokens read %.60q…; want %.60q…", got, book)
 	}
 	cfg.Tokenizer.Unit = Word

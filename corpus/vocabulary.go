@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -87,32 +86,61 @@ func (v *Vocabulary) Fingerprint() string {
 }
 
 // Encode splits a text with t and returns the ids; unknown tokens become 0. The text is treated as
-// a whole corpus, so Letters trims its ends.
+// the start of a document, so Letters trims its ends, and no EndOfText follows it.
 func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
 	var ids []int32
-	to := v.encoder(t.Unit, func(id int32) error {
+	put := func(id int32) error {
 		ids = append(ids, id)
 		return nil
-	})
+	}
+	to := v.encoder(t.Unit, put)
+	if t.Ends == LineEnds {
+		to = &lineMarker{to: to, mark: func() error { return put(v.ids[EndOfText]) }}
+	}
 	if err := t.scan(context.Background(), strings.NewReader(text), to); err != nil {
 		return nil, err
 	}
 	return ids, nil
 }
 
-// Decode joins the tokens of ids with the unit's separator. Ids must be in [0, Len()).
-func (v *Vocabulary) Decode(unit Unit, ids []int32) string {
+// Decode joins the tokens of ids with the unit's separator. An EndOfText that the tokenizer has
+// inserted becomes a line feed. Ids must be in [0, Len()).
+func (v *Vocabulary) Decode(t Tokenizer, ids []int32) string {
 	var text strings.Builder
-	for i, id := range ids {
-		if i > 0 {
-			text.WriteString(unit.Separator())
-		}
-		text.WriteString(v.tokens[id])
+	d := v.NewDecoder(t)
+	for _, id := range ids {
+		text.WriteString(d.Next(id))
 	}
 	return text.String()
+}
+
+// Decoder turns ids into text, one after the other.
+type Decoder struct {
+	vocabulary *Vocabulary
+	tokenizer  Tokenizer
+	begun      bool // a token precedes in the line
+}
+
+// NewDecoder makes a decoder of a text that was split by t.
+func (v *Vocabulary) NewDecoder(t Tokenizer) *Decoder {
+	return &Decoder{vocabulary: v, tokenizer: t}
+}
+
+// Next returns what a token adds to the text.
+func (d *Decoder) Next(id int32) string {
+	token := d.vocabulary.tokens[id]
+	if d.tokenizer.marksEnds() && token == EndOfText {
+		d.begun = false
+		return "\n"
+	}
+	if d.begun {
+		token = d.tokenizer.Unit.Separator() + token
+	}
+	d.begun = true
+	return token
 }
 
 // encoder returns a sink that calls put with the id of every token.
@@ -151,25 +179,34 @@ type frequency struct {
 	count int64
 }
 
-// countVocabulary builds the vocabulary of a text: <unk>, the reserved tokens, then the tokens that
+// countVocabulary builds the vocabulary of a text: <unk>, EndOfText if it is inserted, the reserved
+// tokens, then the tokens that
 // occur at least MinFrequency times. They are sorted by falling frequency, then by bytes.
 func countVocabulary(
-	ctx context.Context, text io.Reader, cfg Config, scratch string,
+	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*Vocabulary, error) {
+	reserved := cfg.Reserved
+	if cfg.Tokenizer.marksEnds() {
+		reserved = slices.Concat([]string{EndOfText}, reserved)
+	}
 	if cfg.Tokenizer.Unit == Word {
 		counter := NewCounter(scratch)
 		defer counter.Close()
-		if err := cfg.Tokenizer.scan(ctx, text, &words{word: counter.Add}); err != nil {
+		words := &words{word: counter.Add}
+		if err := cfg.Tokenizer.scanTexts(ctx, read, words, uncounted); err != nil {
 			return nil, err
 		}
-		return counter.Vocabulary(cfg.MinFrequency, cfg.Reserved)
+		return counter.Vocabulary(cfg.MinFrequency, reserved)
 	}
-	found, err := countChars(ctx, text, cfg)
+	found, err := countChars(ctx, read, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return rankTokens(found, cfg.Reserved)
+	return rankTokens(found, reserved)
 }
+
+// uncounted takes an EndOfText, which is in the vocabulary however often it occurs.
+func uncounted() error { return nil }
 
 // rankTokens makes a vocabulary of the tokens found, in the order that countVocabulary states.
 func rankTokens(found []frequency, reserved []string) (*Vocabulary, error) {
@@ -189,15 +226,15 @@ func rankTokens(found []frequency, reserved []string) (*Vocabulary, error) {
 	return NewVocabulary(tokens)
 }
 
-func countChars(ctx context.Context, text io.Reader, cfg Config) ([]frequency, error) {
+func countChars(ctx context.Context, read reading, cfg Config) ([]frequency, error) {
 	var counts []int64 // by code point
-	err := cfg.Tokenizer.scan(ctx, text, chars{char: func(r rune) error {
+	err := cfg.Tokenizer.scanTexts(ctx, read, chars{char: func(r rune) error {
 		if int(r) >= len(counts) {
 			counts = append(counts, make([]int64, int(r)+1-len(counts))...)
 		}
 		counts[r]++
 		return nil
-	}})
+	}}, uncounted)
 	if err != nil {
 		return nil, err
 	}

@@ -69,21 +69,21 @@ func TestEncodeAndDecode(t *testing.T) {
 		ids       []int32
 		back      string
 	}{
-		{Tokenizer{Word, None}, "to  be\nor to", []int32{1, 2, 0, 1}, "to be <unk> to"},
-		{Tokenizer{Word, Letters}, "To-be", []int32{1, 2}, "to be"},
-		{Tokenizer{Char, None}, "to Be", []int32{3, 4, 5, 0, 7}, "to <unk>e"},
-		{Tokenizer{Char, Letters}, " To, be! ", []int32{3, 4, 5, 6, 7}, "to be"},
-		{Tokenizer{Char, None}, "", nil, ""},
+		{split(Word, None), "to  be\nor to", []int32{1, 2, 0, 1}, "to be <unk> to"},
+		{split(Word, Letters), "To-be", []int32{1, 2}, "to be"},
+		{split(Char, None), "to Be", []int32{3, 4, 5, 0, 7}, "to <unk>e"},
+		{split(Char, Letters), " To, be! ", []int32{3, 4, 5, 6, 7}, "to be"},
+		{split(Char, None), "", nil, ""},
 	} {
 		ids, err := v.Encode(c.tokenizer, c.text)
 		if err != nil || !slices.Equal(ids, c.ids) {
 			t.Errorf("%v of %q: %v, %v; want %v", c.tokenizer, c.text, ids, err, c.ids)
 		}
-		if back := v.Decode(c.tokenizer.Unit, ids); back != c.back {
+		if back := v.Decode(c.tokenizer, ids); back != c.back {
 			t.Errorf("%v of %q comes back as %q", c.tokenizer, c.text, back)
 		}
 	}
-	if _, err := v.Encode(Tokenizer{Char, None}, "a\xff"); err == nil {
+	if _, err := v.Encode(split(Char, None), "a\xff"); err == nil {
 		t.Error("invalid UTF-8 is no error")
 	}
 	if _, err := v.Encode(Tokenizer{}, "a"); err == nil {

@@ -50,7 +50,8 @@ func TestGradients(t *testing.T) {
 		"--plot flow.jpeg":  "must end in .png or .svg",
 		"--corpus " + short: "--steps 50 needs 101",
 	} {
-		args := append([]string{"gradients", "--checkpoint", dir}, strings.Fields(flags)...)
+		args := append([]string{"gradients", "--checkpoint", filepath.Join(dir, "step-00000020")},
+			strings.Fields(flags)...)
 		code, _, stderr := run(t, args...)
 		oneLine(t, code, 2, stderr, want)
 	}

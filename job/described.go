@@ -202,7 +202,7 @@ func (t *Trained) Describe(ctx context.Context, how Search, each func(Descriptio
 		return err
 	}
 	return describe.Rows(ctx, s, rows, together, func(row int, h translate.Hypothesis) error {
-		text := tokens.Decode(corpus.Unit(t.Spec.Tokenizer), h.Tokens)
+		text := tokens.Decode(Tokenizer(t.Spec), h.Tokens)
 		return each(Description{row, text, h.LogProbability})
 	})
 }

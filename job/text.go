@@ -31,7 +31,7 @@ type Text struct {
 // Tokenizer is the spec's way to split text.
 func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
 	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
-		Normalize: corpus.Normalization(spec.Normalize)}
+		Normalize: corpus.Normalization(spec.Normalize), Ends: corpus.Ends(spec.Eos)}
 }
 
 // OpenCorpus opens the job's training text; with a nil vocabulary it builds one.
@@ -59,6 +59,7 @@ func openCorpus(
 	c, err := corpus.Open(ctx, corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
+		TextField:    spec.TextField,
 		MinFrequency: spec.MinFrequency,
 		Reserved:     reserved,
 		MaxTokens:    maxTokens,
@@ -202,13 +203,13 @@ func (d *Text) Close() error {
 	return err
 }
 
-// Write lets a language model continue a text by so many tokens.
+// Write lets a language model continue a text by so many tokens, and passes it piece by piece.
 func (t *Trained) Write(
-	ctx context.Context, prefix string, tokens int, how model.Sampling,
-) (string, error) {
+	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
+) error {
 	w, err := lm.NewWriter(t.Vocabulary, Tokenizer(t.Spec), prefix, tokens, how)
 	if err != nil {
-		return "", app.Usage(fmt.Errorf("--prefix: %w", err))
+		return app.Usage(fmt.Errorf("--prefix: %w", err))
 	}
 	var g lm.Generator
 	switch network := t.weights.(type) {
@@ -224,9 +225,9 @@ func (t *Trained) Write(
 		g, err = network.NewGenerator()
 	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	return w.Write(ctx, g)
+	return w.Stream(ctx, g, each)
 }
 
 // openText opens a text to evaluate on.
@@ -284,6 +285,7 @@ func charactersPerToken(
 	}
 	asCharacters := jobspec.Default()
 	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
+	asCharacters.Eos, asCharacters.TextField = spec.Eos, spec.TextField
 	characters, err := OpenText(ctx, source, asCharacters, nil)
 	if err != nil {
 		return 0, err

@@ -171,7 +171,7 @@ func (t *Trained) Translate(
 		for i, text := range texts {
 			line := Translation{Text: text} // without a token there is nothing to translate
 			if len(tokens[i]) > 0 {
-				line.Translation = target.Decode(corpus.Unit(t.Spec.Tokenizer), found[0].Tokens)
+				line.Translation = target.Decode(Tokenizer(t.Spec), found[0].Tokens)
 				line.LogProbability, found = found[0].LogProbability, found[1:]
 			}
 			if err := each(line); err != nil {

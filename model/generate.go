@@ -21,10 +21,17 @@ type Sampling struct {
 	Temperature float64
 	// TopK limits the choice to the most probable tokens; 0: no limit.
 	TopK int
-	// Greedy takes the most probable token, and ignores Temperature, TopK and Seed.
+	// TopP limits the choice to the most probable tokens whose probabilities, at this temperature
+	// and among the TopK, add up to it: nucleus sampling (Holtzman et al. 2020). 0 or 1: no limit.
+	TopP float64
+	// Greedy takes the most probable token, and ignores Temperature, TopK, TopP and Seed.
 	Greedy bool
 	// Seed determines the random draws.
 	Seed uint64
+	// Each, unless nil, is called with each token that is chosen, and the natural logarithm of the
+	// probability that the model gives it (at temperature 1, among all tokens). An error ends the
+	// text.
+	Each func(token int32, logProbability float64) error
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.
@@ -35,6 +42,9 @@ func (s Sampling) Validate() error {
 	}
 	if s.TopK < 0 {
 		return fmt.Errorf("--top-k %d: must be at least 0", s.TopK)
+	}
+	if !(s.TopP >= 0 && s.TopP <= 1) {
+		return fmt.Errorf("--top-p %v: must be a probability, in [0, 1]", s.TopP)
 	}
 	return nil
 }
@@ -117,11 +127,9 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 			continue
 		}
 		m.dev.Download(g.host, g.logits)
-		next, err := g.chooser.choose(g.host, s, rng)
-		if err != nil {
+		if text, err = g.chooser.extend(text, g.host, s, rng); err != nil {
 			return text, err
 		}
-		text = append(text, next)
 	}
 	return text, nil
 }
@@ -173,11 +181,9 @@ func Continue(
 		if err != nil {
 			return text[len(prefix):], err
 		}
-		next, err := c.choose(of, s, rng)
-		if err != nil {
+		if text, err = c.extend(text, of, s, rng); err != nil {
 			return text[len(prefix):], err
 		}
-		text = append(text, next)
 	}
 	return text[len(prefix):], nil
 }
@@ -192,8 +198,28 @@ func newChooser(vocab int) chooser {
 	return chooser{order: make([]int32, vocab), weight: make([]float64, vocab)}
 }
 
-// choose draws a token from softmax(logits / temperature), in float64, among the TopK largest. Of
-// equal logits the smaller token comes first, so ties are resolved alike everywhere.
+// extend appends a token to the text, and reports it to s.Each.
+func (c *chooser) extend(
+	text []int32, logits []float32, s Sampling, rng *rand.Rand,
+) ([]int32, error) {
+	next, err := c.choose(logits, s, rng)
+	if err != nil {
+		return text, err
+	}
+	text = append(text, next)
+	if s.Each == nil {
+		return text, nil
+	}
+	most, sum := float64(slices.Max(logits)), 0.0
+	for _, x := range logits {
+		sum += math.Exp(float64(x) - most)
+	}
+	return text, s.Each(next, float64(logits[next])-most-math.Log(sum))
+}
+
+// choose draws a token from softmax(logits / temperature), in float64, among the TopK largest, and
+// of these the fewest whose probabilities add up to TopP. Of equal logits the smaller token comes
+// first, so ties are resolved alike everywhere.
 func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, error) {
 	best := 0
 	for i, x := range logits {
@@ -212,8 +238,11 @@ func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, e
 		c.order[i] = int32(i)
 	}
 	kept := len(logits)
-	if s.TopK > 0 && s.TopK < kept {
-		kept = s.TopK
+	if s.TopK > 0 {
+		kept = min(kept, s.TopK)
+	}
+	nucleus := s.TopP > 0 && s.TopP < 1
+	if kept < len(logits) || nucleus {
 		slices.SortFunc(c.order, func(a, b int32) int {
 			return cmp.Or(cmp.Compare(logits[b], logits[a]), cmp.Compare(a, b))
 		})
@@ -222,6 +251,9 @@ func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, e
 	for i, token := range c.order[:kept] {
 		c.weight[i] = math.Exp((float64(logits[token]) - float64(logits[best])) / s.Temperature)
 		sum += c.weight[i]
+	}
+	if nucleus {
+		kept, sum = c.nucleus(kept, s.TopP*sum)
 	}
 	// The running sum ends at exactly sum, which is more than u, so it always finds a token, and
 	// never one of weight zero.
@@ -232,4 +264,15 @@ func (c *chooser) choose(logits []float32, s Sampling, rng *rand.Rand) (int32, e
 		}
 	}
 	panic(fmt.Sprintf("model: drew %v of a total weight of %v", u, sum))
+}
+
+// nucleus returns how many of the first weights add up to at least mass, and their sum.
+func (c *chooser) nucleus(kept int, mass float64) (int, float64) {
+	sum := 0.0
+	for i, weight := range c.weight[:kept] {
+		if sum += weight; sum >= mass {
+			return i + 1, sum
+		}
+	}
+	return kept, sum
 }

@@ -81,6 +81,7 @@ func TestGenerateErrors(t *testing.T) {
 		"--tokens -1":           {[]int32{0}, -1, Sampling{Greedy: true}},
 		"--temperature 0: must": {[]int32{0}, 1, Sampling{}},
 		"--temperature NaN":     {[]int32{0}, 1, Sampling{Temperature: math.NaN()}},
+		"--top-p 1.5":           {[]int32{0}, 1, Sampling{Temperature: 1, TopP: 1.5}},
 		"--top-k -2":            {[]int32{0}, 1, Sampling{Temperature: 1, TopK: -2}},
 	} {
 		if _, err := g.Generate(t.Context(), c.prefix, c.n, c.s); err == nil ||
@@ -105,14 +106,16 @@ func TestGenerateErrors(t *testing.T) {
 	}
 }
 
-// TestChoose checks frequencies against softmax(logits / temperature) over the top K. Ties go to
-// the smaller token.
+// TestChoose checks frequencies against softmax(logits / temperature) over the top K and the top P
+// of these. Ties go to the smaller token.
 func TestChoose(t *testing.T) {
 	const draws = 40000
 	logits := []float32{1, 3, 2, 3, -1, 2}
 	c := chooser{order: make([]int32, len(logits)), weight: make([]float64, len(logits))}
 	for _, s := range []Sampling{{Temperature: 1}, {Temperature: 0.5}, {Temperature: 3},
 		{Temperature: 1, TopK: 1}, {Temperature: 2, TopK: 3}, {Temperature: 1, TopK: 6},
+		{Temperature: 1, TopP: 0.5}, {Temperature: 1, TopK: 4, TopP: 0.95},
+		{Temperature: 1, TopP: 1},
 		{Temperature: 1e-9}, {Greedy: true}} {
 		allowed := []int{1, 3, 2, 5, 0, 4} // by logit, then by token
 		if s.TopK > 0 {
@@ -122,6 +125,17 @@ func TestChoose(t *testing.T) {
 		for _, token := range allowed {
 			want[token] = math.Exp((float64(logits[token]) - 3) / s.Temperature)
 			sum += want[token]
+		}
+		if s.TopP > 0 {
+			mass, before := s.TopP*sum, 0.0
+			for _, token := range allowed {
+				if before >= mass {
+					sum -= want[token]
+					want[token] = 0
+				} else {
+					before += want[token]
+				}
+			}
 		}
 		if s.Greedy {
 			want, sum = []float64{0, 1, 0, 0, 0, 0}, 1
@@ -142,5 +156,29 @@ func TestChoose(t *testing.T) {
 					p*draws)
 			}
 		}
+	}
+}
+
+// TestLogProbabilities compares what Each hears with the softmax of the logits.
+func TestLogProbabilities(t *testing.T) {
+	logits := []float32{0.5, -1, 2}
+	sum := math.Exp(0.5) + math.Exp(-1) + math.Exp(2)
+	stop := errors.New("stop")
+	heard := 0
+	s := Sampling{Temperature: 3, Each: func(token int32, logProbability float64) error {
+		heard++
+		want := float64(logits[token]) - math.Log(sum)
+		if math.Abs(logProbability-want) > 1e-12 {
+			t.Errorf("token %d: %v, want %v", token, logProbability, want)
+		}
+		if heard == 5 {
+			return stop
+		}
+		return nil
+	}}
+	text, err := Continue(t.Context(), []int32{0}, 9, len(logits), s,
+		func([]int32) ([]float32, error) { return logits, nil })
+	if !errors.Is(err, stop) || len(text) != 5 || heard != 5 {
+		t.Errorf("%v, %v after %d tokens", text, err, heard)
 	}
 }

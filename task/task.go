@@ -34,6 +34,12 @@ func Segments(name string) bool {
 	return name == LM || name == Fill || name == Regress || name == MLP || !slices.Contains(Networks(), name)
 }
 
+// Texts reports whether a task reads any number of texts, as a whole or as documents. The others'
+// data are rows of one file.
+func Texts(name string) bool {
+	return name == LM || name == Fill || name == NGram || name == HMM
+}
+
 // Networks returns the names of the tasks that train a network by its gradient. The others sum up
 // their data.
 func Networks() []string {

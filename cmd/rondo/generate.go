@@ -3,6 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -10,24 +13,106 @@ import (
 	"rondo/job"
 	"rondo/model"
 	"rondo/task"
+	"rondo/task/lm"
 )
 
+// maxPrefix is the largest file that --prefix-file reads.
+const maxPrefix = 16 << 20
+
+// maxTexts bounds --number.
+const maxTexts = 10000
+
+// generated is one text in the output of rondo generate --json.
+type generated struct {
+	Checkpoint string `json:"checkpoint"`
+	Step       int64  `json:"step"`
+	Text       string `json:"text"`
+	// LogProbabilities are natural logarithms, one for each generated token.
+	Tokens           []string  `json:"tokens,omitempty"`
+	LogProbabilities []float64 `json:"log_probabilities,omitempty"`
+}
+
+// generateFlags are the flags of rondo generate.
+type generateFlags struct {
+	prefix, prefixFile       string
+	tokens, number           int
+	asJSON, logProbabilities bool
+	how                      model.Sampling
+}
+
+func (f *generateFlags) add(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVar(&f.prefix, "prefix", "", "text to continue")
+	flags.StringVar(&f.prefixFile, "prefix-file", "", "file with the text to continue; -: "+
+		"standard input")
+	c.MarkFlagsMutuallyExclusive("prefix", "prefix-file")
+	flags.IntVar(&f.tokens, "tokens", 200, "how many tokens to write")
+	flags.IntVarP(&f.number, "number", "n", 1, "how many texts to write, each with the next --seed")
+	flags.Float64Var(&f.how.Temperature, "temperature", 1,
+		"below 1 prefers likely tokens, above 1 unlikely ones")
+	flags.IntVar(&f.how.TopK, "top-k", 0, "draw among the K most likely tokens; 0: all")
+	flags.Float64Var(&f.how.TopP, "top-p", 0, "draw among the most likely tokens whose "+
+		"probabilities add up to P; 0: all")
+	flags.BoolVar(&f.how.Greedy, "greedy", false, "always take the most likely token")
+	flags.Uint64Var(&f.how.Seed, "seed", 1, "of the random draws")
+	flags.BoolVar(&f.asJSON, "json", false, "print one JSON object per text")
+	flags.BoolVar(&f.logProbabilities, "log-probabilities", false,
+		"add each token and the logarithm of its probability (needs --json)")
+}
+
+func (f *generateFlags) check() error {
+	switch {
+	case f.tokens < 1:
+		return app.Usagef("--tokens %d: must be at least 1", f.tokens)
+	case f.number < 1 || f.number > maxTexts:
+		return app.Usagef("--number %d: must be in [1, %d]", f.number, maxTexts)
+	case f.logProbabilities && !f.asJSON:
+		return app.Usagef("--log-probabilities needs --json: give both")
+	}
+	return app.Usage(f.how.Validate())
+}
+
+// text returns the text to continue.
+func (f *generateFlags) text(stdin io.Reader) (string, error) {
+	if f.prefixFile == "" {
+		return f.prefix, nil
+	}
+	if f.prefixFile != "-" {
+		file, err := os.Open(f.prefixFile)
+		if err != nil {
+			return "", app.Usage(fmt.Errorf("--prefix-file: %w", err))
+		}
+		defer file.Close()
+		stdin = file
+	}
+	text, err := io.ReadAll(io.LimitReader(stdin, maxPrefix+1))
+	if err != nil {
+		return "", fmt.Errorf("--prefix-file %s: %w", f.prefixFile, err)
+	}
+	if len(text) > maxPrefix {
+		return "", app.Usagef("--prefix-file %s has more than %d MiB: give the end of the text",
+			f.prefixFile, maxPrefix>>20)
+	}
+	return string(text), nil
+}
+
 func generateCommand() *cobra.Command {
-	var location, prefix string
-	var tokens int
-	var asJSON bool
-	how := model.Sampling{Temperature: 1, Seed: 1}
+	var location string
+	f := &generateFlags{}
 	c := &cobra.Command{
 		Use:   "generate",
 		Short: "Let a trained model write text",
 	}
 	use := addUseFlags(c.Flags())
+	addCheckpointFlag(c, &location)
+	f.add(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		if tokens < 1 {
-			return app.Usagef("--tokens %d: must be at least 1", tokens)
+		if err := f.check(); err != nil {
+			return err
 		}
-		if err := how.Validate(); err != nil {
-			return app.Usage(err)
+		prefix, err := f.text(cmd.InOrStdin())
+		if err != nil {
+			return err
 		}
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
@@ -39,29 +124,49 @@ func generateCommand() *cobra.Command {
 		}
 		defer t.Close()
 		sayStep(cmd, t)
-		text, err := t.Write(cmd.Context(), prefix, tokens, how)
-		if err != nil {
+		for number := range f.number {
+			if number > 0 && !f.asJSON {
+				fmt.Fprintln(cmd.OutOrStdout())
+			}
+			how := f.how
+			how.Seed += uint64(number)
+			if err := f.write(cmd, t, prefix, how); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return c
+}
+
+// write writes one text: as it is generated, or as JSON.
+func (f *generateFlags) write(
+	cmd *cobra.Command, t *job.Trained, prefix string, how model.Sampling,
+) error {
+	out := cmd.OutOrStdout()
+	if !f.asJSON {
+		err := t.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+			_, err := io.WriteString(out, p.Text)
 			return err
-		}
-		if asJSON {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
-				Checkpoint string `json:"checkpoint"`
-				Step       int64  `json:"step"`
-				Text       string `json:"text"`
-			}{t.Path, t.Step, text})
-		}
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+		})
+		fmt.Fprintln(out)
 		return err
 	}
-	flags := c.Flags()
-	addCheckpointFlag(c, &location)
-	flags.StringVar(&prefix, "prefix", "", "text to continue")
-	flags.IntVar(&tokens, "tokens", 200, "how many tokens to write")
-	flags.Float64Var(&how.Temperature, "temperature", how.Temperature,
-		"below 1 prefers likely tokens, above 1 unlikely ones")
-	flags.IntVar(&how.TopK, "top-k", 0, "draw among the K most likely tokens; 0: all")
-	flags.BoolVar(&how.Greedy, "greedy", false, "always take the most likely token")
-	flags.Uint64Var(&how.Seed, "seed", how.Seed, "of the random draws")
-	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
-	return c
+	one := generated{Checkpoint: t.Path, Step: t.Step}
+	var text strings.Builder
+	first := true
+	err := t.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+		text.WriteString(p.Text)
+		if f.logProbabilities && !first {
+			one.Tokens = append(one.Tokens, p.Text)
+			one.LogProbabilities = append(one.LogProbabilities, p.LogProbability)
+		}
+		first = false
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	one.Text = text.String()
+	return json.NewEncoder(out).Encode(one)
 }

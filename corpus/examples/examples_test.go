@@ -63,7 +63,7 @@ func read(t testing.TB, s *Set) []example {
 		if err := s.Read(i, tokens, targets); err != nil {
 			t.Fatal(err)
 		}
-		e := example{text: s.Vocabulary().Decode(corpus.Word, tokens)}
+		e := example{text: s.Vocabulary().Decode(corpus.Tokenizer{Unit: corpus.Word}, tokens)}
 		for _, id := range targets {
 			if s.TargetVocabulary() != nil {
 				e.targets = append(e.targets, s.TargetVocabulary().Token(id))

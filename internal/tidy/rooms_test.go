@@ -68,8 +68,9 @@ func processRooms() []room {
 			"train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
-		{path: "job/jobspec", imports: "compute proto/rondo/v1 rehearsal task",
-			never: network + " " + graphs},
+		{path: "job/jobspec",
+			imports: "compute corpus/location proto/rondo/v1 rehearsal task",
+			never:   network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "internal/printable job/jobspec", never: graphs},
 		{path: "internal/certs", tests: "internal/certs/certstest internal/transcript",
@@ -94,7 +95,8 @@ func otherRooms() []room {
 		{path: "proto/rondo/v1"},
 
 		// Text and arithmetic.
-		{path: "corpus", imports: "internal/flock", never: network + " " + graphs},
+		{path: "corpus", imports: "corpus/location internal/flock", never: network + " " + graphs},
+		{path: "corpus/location", never: network + " " + graphs + " " + storage},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/series", imports: "corpus", never: network + " " + graphs},
 		{path: "corpus/zipfplot", imports: "corpus internal/drawing",
@@ -210,7 +212,8 @@ func otherRooms() []room {
 func outerRooms() []room {
 	return []room{
 		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
-		{path: "k8s/kube", imports: "internal/app job job/jobspec k8s proto/rondo/v1 telemetry",
+		{path: "k8s/kube", imports: "corpus/location internal/app job job/jobspec k8s " +
+			"proto/rondo/v1 task telemetry",
 			tests: "coordinator internal/port",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},

@@ -13,7 +13,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"rondo/corpus/location"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // Allow is what a worker may open, write or do because a job's spec names it. A spec comes from
@@ -113,9 +115,19 @@ type place struct {
 
 // places returns the locations that a spec names.
 func places(spec *rondov1.JobSpec) []place {
-	all := []place{{"corpus", spec.Corpus, true}, {"eval-corpus", spec.EvalCorpus, true},
-		{"vectors", spec.Vectors, true}, {"audit-dir", spec.AuditDir, false},
+	all := []place{{"vectors", spec.Vectors, true}, {"audit-dir", spec.AuditDir, false},
 		{"trace", spec.Trace, false}}
+	for _, data := range []place{
+		{"corpus", spec.Corpus, true}, {"eval-corpus", spec.EvalCorpus, true},
+	} {
+		if !task.Texts(spec.Task) {
+			all = append(all, data)
+			continue
+		}
+		for _, part := range location.All(data.location) {
+			all = append(all, place{data.flag, location.Above(part), true})
+		}
+	}
 	if KeepsModel(spec) {
 		all = append(all, place{"checkpoint-dir", spec.CheckpointDir, false})
 	}

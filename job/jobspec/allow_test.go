@@ -141,3 +141,31 @@ func TestAllowFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestAllowTexts checks each part of a corpus of several texts, by the folder of a pattern.
+func TestAllowTexts(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for corpus, want := range map[string]bool{
+		"a.txt,texts,new/*.gz":                       true,
+		"texts/*.txt,/etc/passwd":                    false,
+		"/etc/*":                                     false,
+		"texts/../../*":                              false,
+		"*/../../x":                                  true, // opened files must lie below .
+		"s3://bucket/a/,s3://bucket/b/*.txt":         true,
+		"s3://bucket/a/,s3://b/*.txt?endpoint=http:": false,
+	} {
+		spec := Default()
+		spec.Corpus = corpus
+		if err := (Allow{}).Check(spec); (err == nil) != want {
+			t.Errorf("%s: %v", corpus, err)
+		}
+		var a Allow
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		a.AddFlags(flags)
+		if err := flags.Parse(AllowFlags(spec)); err != nil {
+			t.Error(err)
+		} else if err := a.Check(spec); err != nil {
+			t.Errorf("%s by its own flags: %v", corpus, err)
+		}
+	}
+}

@@ -75,7 +75,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute":
 		return []string{task.LM, task.Regress}
-	case "max_tokens":
+	case "max_tokens", "eos", "text_field":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}
@@ -434,6 +434,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Pool, lasts.MaxLength = spec.Pool, spec.MaxLength
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
 		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
+	}
+	if spec.Eos != "none" { // older jobs lack it
+		lasts.Eos = spec.Eos
 	}
 	if spec.Cell == compute.Leaky.String() {
 		lasts.Leak = spec.Leak

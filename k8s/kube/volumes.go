@@ -16,9 +16,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"rondo/corpus/location"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
 )
 
 // maxText is the number of bytes of text that a ConfigMap of the job may hold. The API server
@@ -132,11 +134,18 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 		{"--checkpoint-dir", &spec.CheckpointDir, true}, {"--audit-dir", &spec.AuditDir, true},
 		{"--trace", &spec.Trace, true},
 	} {
-		inside, err := m.place(at.flag, *at.value, at.writes)
-		if err != nil {
-			return nil, err
+		parts := []string{*at.value}
+		if strings.HasSuffix(at.flag, "corpus") && task.Texts(spec.Task) {
+			parts = location.All(*at.value)
 		}
-		*at.value = inside
+		for i, part := range parts {
+			inside, err := m.place(at.flag, part, at.writes)
+			if err != nil {
+				return nil, err
+			}
+			parts[i] = inside
+		}
+		*at.value = strings.Join(parts, ",")
 	}
 	return m, nil
 }

@@ -3,6 +3,7 @@ package lm
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"rondo/corpus"
 	"rondo/model"
@@ -11,7 +12,7 @@ import (
 // Writer generates text with a language model.
 type Writer struct {
 	vocabulary *corpus.Vocabulary
-	unit       corpus.Unit
+	tokenizer  corpus.Tokenizer
 	prefix     []int32 // start of the text; empty: none
 	first      int32   // read by the model if the prefix is empty
 	tokens     int
@@ -24,7 +25,7 @@ func NewWriter(
 	v *corpus.Vocabulary, t corpus.Tokenizer, prefix string, tokens int, how model.Sampling,
 ) (*Writer, error) {
 	ids, err := v.Encode(t, prefix)
-	return &Writer{v, t.Unit, ids, firstToken(v, t.Unit), tokens, how}, err
+	return &Writer{v, t, ids, firstToken(v, t.Unit), tokens, how}, err
 }
 
 // At returns the writer of a step's sample, whose draws depend on its seed and the step alone.
@@ -39,28 +40,60 @@ type Generator interface {
 	Close()
 }
 
+// Piece is a part of a generated text: the prefix, or what a token adds to it.
+type Piece struct {
+	Text string
+	// LogProbability is the natural logarithm of the probability that the model gives the token; 0
+	// for the prefix.
+	LogProbability float64
+}
+
 // Write returns the prefix and the text that g generates, and closes g. If ctx's deadline passes,
 // the text is shorter.
 func (w Writer) Write(ctx context.Context, g Generator) (string, error) {
+	var text strings.Builder
+	err := w.Stream(ctx, g, func(p Piece) error {
+		text.WriteString(p.Text)
+		return nil
+	})
+	return text.String(), err
+}
+
+// Stream passes the prefix, and then each token's text as soon as g generates it. It closes g.
+func (w Writer) Stream(ctx context.Context, g Generator, each func(Piece) error) error {
 	defer g.Close()
+	decoder := w.vocabulary.NewDecoder(w.tokenizer)
+	var start strings.Builder
+	for _, id := range w.prefix {
+		start.WriteString(decoder.Next(id))
+	}
+	if err := each(Piece{Text: start.String()}); err != nil {
+		return err
+	}
 	read := w.prefix
 	if len(read) == 0 {
 		read = []int32{w.first}
 	}
-	next, err := g.Generate(ctx, read, w.tokens, w.how)
-	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
-		return "", err
+	how := w.how
+	how.Each = func(token int32, logProbability float64) error {
+		return each(Piece{decoder.Next(token), logProbability})
 	}
-	return w.vocabulary.Decode(w.unit, append(w.prefix[:len(w.prefix):len(w.prefix)], next...)), nil
+	_, err := g.Generate(ctx, read, w.tokens, how)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return nil
+	}
+	return err
 }
 
 // firstToken stands for an empty prefix: the end of a line, or a space, or the most frequent token.
 func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
+	ends := []string{corpus.EndOfText}
 	if unit == corpus.Char {
-		for _, token := range []string{"\n", " "} {
-			if id := v.ID(token); id != 0 {
-				return id
-			}
+		ends = append(ends, "\n", " ")
+	}
+	for _, token := range ends {
+		if id := v.ID(token); id != 0 {
+			return id
 		}
 	}
 	return int32(min(1, v.Len()-1))

@@ -154,8 +154,9 @@ func Measure(
 		source := make([]int32, whole.Length(p.number))
 		reference := make([]int32, whole.Targets(p.number))
 		failed = errors.Join(failed, whole.Read(p.number, source, reference))
-		words.count(wordCounts, set.TargetVocabulary().Decode(unit, translation),
-			whole.TargetVocabulary().Decode(unit, reference))
+		split := corpus.Tokenizer{Unit: unit}
+		words.count(wordCounts, set.TargetVocabulary().Decode(split, translation),
+			whole.TargetVocabulary().Decode(split, reference))
 	})
 	return all, []train.Metric{{Name: "bleu", Value: BLEU(all.Counts)},
 		{Name: "sacrebleu", Value: BLEU(wordCounts)},

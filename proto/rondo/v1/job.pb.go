@@ -127,6 +127,8 @@ type JobSpec struct {
 	Corpus             string  `protobuf:"bytes,10,opt,name=corpus,proto3" json:"corpus,omitempty"`
 	Tokenizer          string  `protobuf:"bytes,11,opt,name=tokenizer,proto3" json:"tokenizer,omitempty"`
 	Normalize          string  `protobuf:"bytes,12,opt,name=normalize,proto3" json:"normalize,omitempty"`
+	Eos                string  `protobuf:"bytes,280,opt,name=eos,proto3" json:"eos,omitempty"`
+	TextField          string  `protobuf:"bytes,281,opt,name=text_field,json=textField,proto3" json:"text_field,omitempty"`
 	MinFrequency       int64   `protobuf:"varint,13,opt,name=min_frequency,json=minFrequency,proto3" json:"min_frequency,omitempty"`
 	MaxTokens          int64   `protobuf:"varint,14,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
@@ -325,6 +327,20 @@ func (x *JobSpec) GetTokenizer() string {
 func (x *JobSpec) GetNormalize() string {
 	if x != nil {
 		return x.Normalize
+	}
+	return ""
+}
+
+func (x *JobSpec) GetEos() string {
+	if x != nil {
+		return x.Eos
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTextField() string {
+	if x != nil {
+		return x.TextField
 	}
 	return ""
 }
@@ -1192,19 +1208,24 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa2\x94\x01\n" +
+	"\x04_max\"\xa2\x97\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xbf\x03\n" +
 	"\x04task\x18\x02 \x01(\tB\xaa\x03\xaa\xbb\x18\xa5\x03\n" +
-	"\x9e\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it\x12\x02lmR\x04task\x12\xd7\x02\n" +
+	"\x9e\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it\x12\x02lmR\x04task\x12\xd6\x03\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xbe\x02\xaa\xbb\x18\xb9\x02\n" +
-	"\xa5\x02training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: a text; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\xbd\x03\xaa\xbb\x18\xb8\x03\n" +
+	"\xa4\x03training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12Z\n" +
+	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12\xa1\x01\n" +
+	"\x03eos\x18\x98\x02 \x01(\tB\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"jwhere texts have the token <eos>: line: at the ends of lines; document: behind each file or line of .jsonl\x12\x04none\x1a\x04none\x1a\x04line\x1a\bdocumentR\x03eos\x12[\n" +
+	"\n" +
+	"text_field\x18\x99\x02 \x01(\tB;\xaa\xbb\x187\n" +
+	"/field of a .jsonl's objects that holds the text\x12\x04textR\ttextField\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +

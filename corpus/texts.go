@@ -1,0 +1,364 @@
+package corpus
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gocloud.dev/blob"
+
+	"rondo/corpus/location"
+)
+
+// maxTexts bounds the files of a corpus.
+const maxTexts = 1 << 20
+
+// member is a file or an object of a corpus of texts.
+type member interface {
+	// identity changes when the content does.
+	identity() string
+	// read calls use with the content, once.
+	read(ctx context.Context, use func(io.Reader) error) error
+	String() string // its name, for people
+}
+
+// texts is a corpus of documents: files and objects in the order of the names given, and those of a
+// folder or a pattern in the order of their own names.
+type texts struct {
+	members []member
+	field   string // of JSON lines
+	found   bool   // errors name the member
+	buckets []*blob.Bucket
+}
+
+// openTexts finds the files that name lists, and opens none of them. name is one location, or
+// several separated by commas.
+func openTexts(
+	ctx context.Context, name, field string,
+	open func(context.Context, string) (*blob.Bucket, error),
+) (*texts, error) {
+	t := &texts{field: field}
+	for _, place := range location.All(name) {
+		t.found = t.found || place != name
+		if err := t.find(ctx, place, open); err != nil {
+			t.close()
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// find adds the files and objects of one location.
+func (t *texts) find(
+	ctx context.Context, place string, open func(context.Context, string) (*blob.Bucket, error),
+) error {
+	before := len(t.members)
+	local := place
+	if where, err := url.Parse(place); err == nil && strings.Contains(place, "://") {
+		switch {
+		case where.Scheme != "file":
+			return t.findObjects(ctx, place, open)
+		case where.Host == "" || where.Host == "localhost":
+			local = where.Path
+		}
+	}
+	info, err := os.Stat(local)
+	switch {
+	case err == nil && info.IsDir():
+		t.found, err = true, t.findFiles(local)
+	case err != nil && location.Above(local) != local:
+		t.found, err = true, t.findMatches(local)
+	default:
+		return t.addSource(ctx, place, open)
+	}
+	if err == nil && len(t.members) == before {
+		err = errors.New("no file is there: give a path, a blob URL or " + Opticks)
+	}
+	if err != nil {
+		return fmt.Errorf("corpus %s: %w", place, err)
+	}
+	return nil
+}
+
+// addSource adds one file or object, or the text that is built in.
+func (t *texts) addSource(
+	ctx context.Context, place string, open func(context.Context, string) (*blob.Bucket, error),
+) error {
+	src, err := openSource(ctx, place, open)
+	if err != nil {
+		return err
+	}
+	switch s := src.(type) {
+	case fileSource:
+		s.close()
+		return t.add(fileText{s.path, s.info})
+	case *blobSource:
+		t.buckets = append(t.buckets, s.bucket)
+		return t.add(s)
+	default:
+		return t.add(builtinText{src})
+	}
+}
+
+func (t *texts) add(m member) error {
+	if len(t.members) == maxTexts {
+		return fmt.Errorf("it has more than %d files: join some", maxTexts)
+	}
+	t.members = append(t.members, m)
+	return nil
+}
+
+// findFiles adds all files below a folder, but not those whose name, or a folder's, begins with a
+// dot.
+func (t *texts) findFiles(folder string) error {
+	return filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name != folder && strings.HasPrefix(entry.Name(), ".") {
+			if entry.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		return t.addFile(folder, name)
+	})
+}
+
+// findMatches adds the files that a pattern matches, but not behind a name that begins with a dot.
+func (t *texts) findMatches(pattern string) error {
+	names, err := filepath.Glob(pattern)
+	if err != nil {
+		return fmt.Errorf("the pattern is malformed: %w", err)
+	}
+	folder := location.Above(pattern)
+	for _, name := range names {
+		if inside, err := filepath.Rel(folder, name); err == nil && filepath.IsLocal(inside) &&
+			strings.Contains("/"+filepath.ToSlash(inside), "/.") {
+			continue
+		}
+		if err := t.addFile(folder, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addFile adds a regular file. It refuses one that lies outside of the folder, behind a symbolic
+// link or "..": whoever allows a folder allows nothing else.
+func (t *texts) addFile(folder, name string) error {
+	info, err := os.Stat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(name)
+	if err != nil {
+		return err
+	}
+	if folder, err = filepath.EvalSymlinks(folder); err != nil {
+		return err
+	}
+	for _, p := range []*string{&real, &folder} {
+		if *p, err = filepath.Abs(*p); err != nil {
+			return err
+		}
+	}
+	inside, err := filepath.Rel(folder, real)
+	if err != nil || !filepath.IsLocal(inside) {
+		return fmt.Errorf("%s leads out of %s: name it by itself", name, folder)
+	}
+	return t.add(fileText{real, info})
+}
+
+// findObjects adds an object, those below scheme://bucket/folder/, or those that a pattern matches.
+func (t *texts) findObjects(
+	ctx context.Context, place string, open func(context.Context, string) (*blob.Bucket, error),
+) error {
+	where, err := url.Parse(place)
+	if err != nil {
+		return fmt.Errorf("corpus: %w", err)
+	}
+	folder := location.Folder(where)
+	single := folder == where.Path && (!strings.HasSuffix(folder, "/") || folder == "/")
+	if single || where.Path == "" || open == nil {
+		return t.addSource(ctx, place, open)
+	}
+	home := url.URL{Scheme: where.Scheme, Host: where.Host, RawQuery: where.RawQuery}
+	bucket, err := open(ctx, home.String())
+	if err != nil {
+		return fmt.Errorf("corpus %s: %w", place, err)
+	}
+	t.buckets, t.found = append(t.buckets, bucket), true
+	before := len(t.members)
+	objects := bucket.List(&blob.ListOptions{Prefix: strings.TrimPrefix(folder, "/")})
+	for err == nil {
+		var object *blob.ListObject
+		if object, err = nextObject(ctx, objects); err == nil {
+			err = t.addObject(bucket, where, object)
+		}
+	}
+	if err == io.EOF && len(t.members) == before {
+		err = errors.New("no object is there: check the bucket and the folder")
+	}
+	if err != io.EOF {
+		return fmt.Errorf("corpus %s: %w", place, err)
+	}
+	return nil
+}
+
+// addObject adds an object of a folder, or one that the pattern in the URL matches.
+func (t *texts) addObject(bucket *blob.Bucket, where *url.URL, object *blob.ListObject) error {
+	if strings.HasSuffix(object.Key, "/") { // what consoles make for an empty folder
+		return nil
+	}
+	if folder := location.Folder(where); folder != where.Path {
+		match, err := path.Match(strings.TrimPrefix(where.Path, "/"), object.Key)
+		if err != nil {
+			return fmt.Errorf("the pattern is malformed: %w", err)
+		}
+		if !match {
+			return nil
+		}
+	}
+	name := fmt.Sprintf("%s://%s/%s", where.Scheme, where.Host, object.Key)
+	return t.add(&blobSource{bucket, name, object.Key, &blob.Attributes{Size: object.Size,
+		ModTime: object.ModTime, ETag: fmt.Sprintf("%x", object.MD5)}})
+}
+
+// nextObject returns the next object of a listing; io.EOF: there is none.
+func nextObject(ctx context.Context, objects *blob.ListIterator) (*blob.ListObject, error) {
+	limited, cancel := context.WithTimeout(ctx, blobStall)
+	defer cancel()
+	object, err := objects.Next(limited)
+	if err != nil && err != io.EOF {
+		if ctx.Err() == nil && limited.Err() != nil {
+			err = fmt.Errorf("the store has not answered for %v", blobStall)
+		}
+		err = &PassingError{err}
+	}
+	return object, err
+}
+
+// identity is that of all files in their order. A text by itself has its own.
+func (t *texts) identity() string {
+	if len(t.members) == 1 {
+		return t.members[0].identity()
+	}
+	h := sha256.New()
+	for _, m := range t.members {
+		fmt.Fprintf(h, "%q\n", m.identity())
+	}
+	return fmt.Sprintf("%d files, sha256 %x", len(t.members), h.Sum(nil))
+}
+
+// passes calls each function in turn with the documents. Objects are read from storage once: if
+// there are several passes, a scratch file keeps them.
+func (t *texts) passes(ctx context.Context, scratch string, each []func(reading) error) error {
+	members := slices.Clone(t.members)
+	if len(each) > 1 && len(t.buckets) > 0 {
+		file, err := scratchFile(scratch)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		copies := &objectCopies{file: file}
+		for i, m := range members {
+			if object, ok := m.(*blobSource); ok {
+				members[i] = &copiedObject{blobSource: object, in: copies}
+			}
+		}
+	}
+	for _, pass := range each {
+		err := pass(func(document func(io.Reader) error) error {
+			for _, m := range members {
+				err := m.read(ctx, func(packed io.Reader) error {
+					return readDocuments(m.String(), t.field, packed, document)
+				})
+				if err != nil && t.found {
+					err = fmt.Errorf("%s: %w", m, err)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *texts) close() {
+	for _, b := range t.buckets {
+		b.Close()
+	}
+}
+
+// fileText is a local file that is opened when it is read.
+type fileText struct {
+	path string
+	info fs.FileInfo
+}
+
+func (f fileText) String() string   { return f.path }
+func (f fileText) identity() string { return fileSource{path: f.path, info: f.info}.identity() }
+
+func (f fileText) read(ctx context.Context, use func(io.Reader) error) error {
+	file, err := os.Open(f.path)
+	if err != nil {
+		return openError(f.path, err)
+	}
+	defer file.Close()
+	src := fileSource{f.path, file, f.info}
+	return src.passes(ctx, "", []func(io.Reader) error{use})
+}
+
+// builtinText is a text in the program.
+type builtinText struct{ source }
+
+func (builtinText) String() string { return Opticks }
+
+func (b builtinText) read(ctx context.Context, use func(io.Reader) error) error {
+	return b.passes(ctx, "", []func(io.Reader) error{use})
+}
+
+// objectCopies is a scratch file with copies of objects, one after the other.
+type objectCopies struct {
+	file *os.File
+	size int64
+}
+
+// copiedObject reads an object from storage the first time, and its copy later.
+type copiedObject struct {
+	*blobSource
+	in     *objectCopies
+	offset int64
+	copied bool
+}
+
+func (c *copiedObject) read(ctx context.Context, use func(io.Reader) error) error {
+	if !c.copied {
+		c.offset = c.in.size
+		err := c.blobSource.read(ctx, func(text io.Reader) error {
+			n, err := io.Copy(io.NewOffsetWriter(c.in.file, c.offset), text)
+			c.in.size += n
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		c.copied = true
+	}
+	return use(io.NewSectionReader(c.in.file, c.offset, c.attrs.Size))
+}
