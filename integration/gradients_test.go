@@ -13,10 +13,11 @@ import (
 func TestGradients(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	train(t, small("--checkpoint-dir", dir, "--cell", "lstm", "--layers", "2", "--workers", "1")...)
+	train(t, small("--checkpoint-dir", dir, "--cell", "lstm", "--layers", "2", "--workers",
+		"1")...)
 	plot := filepath.Join(t.TempDir(), "flow.svg")
-	code, stdout, stderr := run(t, "gradients", "--checkpoint", dir, "--steps", "12", "--plot", plot,
-		"--json")
+	code, stdout, stderr := run(t, "gradients", "--checkpoint", dir, "--steps", "12", "--plot",
+		plot, "--json")
 	var got struct {
 		Hidden, Cell [][]float64
 		Gates        []struct{ Mean, Closed, Open float64 }
@@ -38,7 +39,8 @@ func TestGradients(t *testing.T) {
 	if image, err := os.ReadFile(plot); err != nil || !strings.Contains(string(image), "<svg") {
 		t.Errorf("%v: %.100s", err, image)
 	}
-	code, stdout, stderr = run(t, "gradients", "--checkpoint", dir, "--steps", "5", "--windows", "3")
+	code, stdout, stderr = run(t, "gradients", "--checkpoint", dir, "--steps", "5", "--windows",
+		"3")
 	if lines := strings.Split(stdout, "\n"); code != 0 || len(lines) != 6+2+6+1 ||
 		!strings.Contains(lines[0], "h, layer 0") || !strings.Contains(lines[8], "i, layer 0") {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
@@ -50,8 +52,8 @@ func TestGradients(t *testing.T) {
 		"--plot flow.jpeg":  "must end in .png or .svg",
 		"--corpus " + short: "--steps 50 needs 101",
 	} {
-		args := append([]string{"gradients", "--checkpoint", filepath.Join(dir, "step-00000020")},
-			strings.Fields(flags)...)
+		args := append([]string{"gradients", "--checkpoint",
+			filepath.Join(dir, "step-00000020")}, strings.Fields(flags)...)
 		code, _, stderr := run(t, args...)
 		oneLine(t, code, 2, stderr, want)
 	}

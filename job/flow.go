@@ -28,8 +28,8 @@ func (t *Trained) Flow(
 	tokens, length := text.Tokens(), 2*steps
 	places := tokens.Len() - int64(length)
 	if places < 1 {
-		return nil, app.Usagef("corpus %s has %d tokens, and --steps %d needs %d: lower it, or give "+
-			"a longer text", source, tokens.Len(), steps, length+1)
+		return nil, app.Usagef("corpus %s has %d tokens, and --steps %d needs %d: lower it, or "+
+			"give a longer text", source, tokens.Len(), steps, length+1)
 	}
 	windows = int(min(int64(windows), places))
 	inputs, targets := make([]int32, length*windows), make([]int32, windows)

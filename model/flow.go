@@ -20,8 +20,8 @@ type Flow struct {
 	Gates  []GateUse   `json:"gates"`
 }
 
-// GateUse is how a layer's gate is used, over units, windows and the steps of the distances (Karpathy
-// et al. 2015, arXiv:1506.02078, section 4.2).
+// GateUse is how a layer's gate is used, over units, windows and the steps of the distances
+// (Karpathy et al. 2015, arXiv:1506.02078, section 4.2).
 type GateUse struct {
 	Layer  int     `json:"layer"` // from 0
 	Gate   string  `json:"gate"`
@@ -249,7 +249,8 @@ func (p *flowPass) measure(t int, gates []*gateOf) {
 			}
 			dev.AddBias(p.sums, w.BiasIH)
 			if w.HH != nil {
-				dev.Gemm(false, true, p.B, rows, H, 1, p.states[t].layers[g.Layer].H, w.HH, 1, p.sums)
+				h := p.states[t].layers[g.Layer].H
+				dev.Gemm(false, true, p.B, rows, H, 1, h, w.HH, 1, p.sums)
 				dev.AddBias(p.sums, w.BiasHH)
 			}
 			dev.Download(sums, p.sums)

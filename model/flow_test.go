@@ -172,7 +172,8 @@ func TestGateActivations(t *testing.T) {
 	}
 }
 
-// TestFlowErrors: networks with parts that are not measured, and inputs that do not fit, are errors.
+// TestFlowErrors: networks with parts that are not measured, and inputs that do not fit, are
+// errors.
 func TestFlowErrors(t *testing.T) {
 	for _, c := range []Config{{LayerNorm: true}, {Skip: true, Layers: 2}, {DeepOutput: 1},
 		{Embed: 2, TieWeights: true}} {

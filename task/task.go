@@ -31,7 +31,8 @@ const (
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
 func Segments(name string) bool {
-	return name == LM || name == Fill || name == Regress || name == MLP || !slices.Contains(Networks(), name)
+	return slices.Contains([]string{LM, Fill, Regress, MLP}, name) ||
+		!slices.Contains(Networks(), name)
 }
 
 // Texts reports whether a task reads any number of texts, as a whole or as documents. The others'

@@ -29,10 +29,10 @@ func gradientsCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "gradients",
 		Short: "Measure how far back in time a language model's loss reaches, and its gates",
-		Long: "For each layer and distance d: the norm of dL/dh[t-d], where L is the loss of the\n" +
-			"token after t alone and h the layer's state (of an LSTM c too): the vanishing or the\n" +
-			"exploding gradient. Then each gate's mean activation, and the shares below 0.1 and\n" +
-			"above 0.9. All are means over windows of a text.",
+		Long: "For each layer and distance d: the norm of dL/dh[t-d], where L is the loss of\n" +
+			"the token after t alone and h the layer's state (of an LSTM c too): the vanishing\n" +
+			"or the exploding gradient. Then each gate's mean activation, and the shares below\n" +
+			"0.1 and above 0.9. All are means over windows of a text.",
 	}
 	flags := c.Flags()
 	addCheckpointFlag(c, &location)

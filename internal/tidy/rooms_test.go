@@ -64,8 +64,8 @@ func processRooms() []room {
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
 			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
-			"task/lm task/mlp task/ngram task/regress task/reservoir task/tag task/translate telemetry " +
-			"train",
+			"task/lm task/mlp task/ngram task/regress task/reservoir task/tag task/translate " +
+			"telemetry train",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec",
