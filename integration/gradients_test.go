@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,5 +57,28 @@ func TestGradients(t *testing.T) {
 			filepath.Join(dir, "step-00000020")}, strings.Fields(flags)...)
 		code, _, stderr := run(t, args...)
 		oneLine(t, code, 2, stderr, want)
+	}
+}
+
+// TestOmega: with a regulariser of gradients three workers have the curve of one, another than
+// without it, and a resume is to the bit.
+func TestOmega(t *testing.T) {
+	t.Parallel()
+	flags := func(extra ...string) []string {
+		return small(append([]string{"--cell", "rnn", "--omega", "2", "--clip-scope", "global",
+			"--checkpoint-every", "10"}, extra...)...)
+	}
+	alone, broken := t.TempDir(), t.TempDir()
+	one := named(train(t, flags("--workers", "1", "--checkpoint-dir", alone)...), "step")
+	near(t, named(train(t, flags("--workers", "3")...), "step"), one, "loss", "gradient_norm")
+	other := named(train(t, flags("--workers", "1", "--omega", "0")...), "step")
+	if a, b := one[19].number("loss"), other[19].number("loss"); a == b {
+		t.Errorf("the loss is %v with and without --omega", a)
+	}
+	train(t, flags("--workers", "1", "--checkpoint-dir", broken, "--steps", "10")...)
+	train(t, flags("--workers", "1", "--checkpoint-dir", broken)...)
+	want := tensors(t, filepath.Join(alone, "step-00000020"))
+	if got := tensors(t, filepath.Join(broken, "step-00000020")); !maps.Equal(got, want) {
+		t.Errorf("resumed: %v, want %v", got, want)
 	}
 }

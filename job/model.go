@@ -59,6 +59,7 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Seed:           spec.Seed,
 		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,
+		Omega:          spec.Omega,
 	}
 	return c, app.Usage(c.Validate())
 }

@@ -180,7 +180,7 @@ func (g *graph) load(in SegmentInput, first int) {
 	c, at, n := g.model.config, first*g.B, g.T*g.B
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
-	g.output.scale = in.Scale
+	g.output.scale, g.passScale = in.Scale, in.Scale
 	if c.Inputs > 0 { // not an operator, since it has no gradient
 		g.model.dev.Embed(g.series(), g.weights.embedding, g.ids)
 	}

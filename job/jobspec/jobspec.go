@@ -73,7 +73,7 @@ func tasksOf(field protoreflect.Name) []string {
 			task.HMM, task.MLP}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
-	case "recompute":
+	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
 	case "max_tokens", "eos", "text_field":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
@@ -183,6 +183,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if err := validateLeak(spec); err != nil {
 		return err
 	}
+	if err := validateOmega(spec); err != nil {
+		return err
+	}
 	if spec.SkipConnections && spec.Layers < 2 {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
@@ -218,6 +221,22 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
+	}
+	return nil
+}
+
+// validateOmega checks a job with a regulariser of gradients.
+func validateOmega(spec *rondov1.JobSpec) error {
+	if spec.Omega == 0 {
+		return nil
+	}
+	if spec.Cell != compute.RNNTanh.String() || spec.DeepTransition > 0 || spec.Recompute > 0 ||
+		spec.Bidirectional {
+		return usagef("--omega is for --cell rnn, without --deep-transition, --recompute and " +
+			"--bidirectional")
+	}
+	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
+		return usagef("--device %s: --omega computes on the CPU: leave it out", spec.Device)
 	}
 	return nil
 }

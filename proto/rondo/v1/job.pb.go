@@ -195,6 +195,7 @@ type JobSpec struct {
 	Rho            float64 `protobuf:"fixed64,44,opt,name=rho,proto3" json:"rho,omitempty"`
 	Epsilon        float64 `protobuf:"fixed64,45,opt,name=epsilon,proto3" json:"epsilon,omitempty"`
 	WeightDecay    float64 `protobuf:"fixed64,46,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
+	Omega          float64 `protobuf:"fixed64,273,opt,name=omega,proto3" json:"omega,omitempty"`
 	Clip           float64 `protobuf:"fixed64,47,opt,name=clip,proto3" json:"clip,omitempty"`
 	ClipBy         string  `protobuf:"bytes,48,opt,name=clip_by,json=clipBy,proto3" json:"clip_by,omitempty"`
 	ClipScope      string  `protobuf:"bytes,49,opt,name=clip_scope,json=clipScope,proto3" json:"clip_scope,omitempty"`
@@ -786,6 +787,13 @@ func (x *JobSpec) GetWeightDecay() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetOmega() float64 {
+	if x != nil {
+		return x.Omega
+	}
+	return 0
+}
+
 func (x *JobSpec) GetClip() float64 {
 	if x != nil {
 		return x.Clip
@@ -1208,7 +1216,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa2\x97\x01\n" +
+	"\x04_max\"\xe7\x98\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xbf\x03\n" +
@@ -1365,7 +1373,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\aepsilon\x18- \x01(\x01B@\xaa\xbb\x18<\n" +
 	"+epsilon of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
 	"\fweight_decay\x18. \x01(\x01B5\xaa\xbb\x181\n" +
-	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12`\n" +
+	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12\xc2\x01\n" +
+	"\x05omega\x18\x91\x02 \x01(\x01B\xaa\x01\xaa\xbb\x18\xa5\x01\n" +
+	"\x8d\x01weight of the regulariser that keeps the norm of gradients on their way back in time (Pascanu et al. 2013); for --cell rnn, on a CPU; 0: none\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x80\x84.AR\x05omega\x12`\n" +
 	"\x04clip\x18/ \x01(\x01BL\xaa\xbb\x18H\n" +
 	":clip gradients to this norm or value (--clip-by); 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
 	"\aclip_by\x180 \x01(\tBP\xaa\xbb\x18L\n" +
