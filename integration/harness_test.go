@@ -23,8 +23,8 @@ import (
 
 // Limits of the waits.
 const (
-	runTimeout   = 3 * time.Minute  // one command
-	eventTimeout = 60 * time.Second // for an event that was promised
+	runTimeout   = 5 * time.Minute // one command
+	eventTimeout = 2 * time.Minute // for an event that was promised
 	tailEvents   = 30
 )
 

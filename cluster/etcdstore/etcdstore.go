@@ -308,8 +308,12 @@ func probe(ctx context.Context, s *Store) {
 // errUnreadable: a key's value was not written by this version of Rondo.
 var errUnreadable = errors.New("cannot be read")
 
-// permanent reports whether the server answered with an error that a retry would not change.
+// permanent reports whether the server answered with an error that a retry would not change. A
+// request that met a change of etcd's users is worth one.
 func permanent(err error) bool {
+	if errors.Is(err, rpctypes.ErrAuthOldRevision) {
+		return false
+	}
 	for _, final := range []error{cluster.ErrDeposed, errUnreadable, rpctypes.ErrNoSpace} {
 		if errors.Is(err, final) {
 			return true

@@ -24,6 +24,9 @@ func TestUsersAreMade(t *testing.T) {
 				}
 				return nil
 			})
+			if permanent(err) {
+				t.Errorf("%v is not worth another try", err)
+			}
 			took := time.Since(since)
 			if !errors.Is(err, want) || calls > few || took < backoffFirst || took > s.timeout {
 				t.Errorf("%d changes: %v after %d calls and %v", changes, err, calls, took)
