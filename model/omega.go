@@ -94,8 +94,8 @@ func (o *omega) Backward(dy []float32, dout compute.RecurrentState, dw compute.R
 	o.dev.Gemm(true, false, s.H, s.H, s.T*s.B, 1, o.deltas, o.products, 1, dw.HH)
 }
 
-// row sets a step of a lane's part of the gradient by W_hh, whose two factors have an outer product.
-// h is the state that u reaches.
+// row sets a step of a lane's part of the gradient by W_hh: two factors of an outer product. h is
+// the state that u reaches.
 func (o *omega) row(delta, u, h, left, right []float32) {
 	before, after := 0.0, 0.0 // squared norms
 	for i, d := range delta {

@@ -78,12 +78,12 @@ type Config struct {
 }
 
 func (c Config) validate() error {
-	plain := corpus.Tokenizer{Unit: corpus.Word, Normalize: corpus.None}
+	plain := c.Tokenizer.Unit == corpus.Word && c.Tokenizer.Normalize == corpus.None
 	switch {
 	case c.Kind != Labelled && c.Kind != Tagged && !c.Kind.hasTarget():
 		return fmt.Errorf("examples: kind %q is not one of labelled, tagged, pairs, described",
 			c.Kind)
-	case c.Kind == Tagged && c.Tokenizer != plain:
+	case c.Kind == Tagged && !plain:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
 	case c.MaxLength < 1 || c.MaxLength > MaxLength:

@@ -460,7 +460,6 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--order 2":               "ngram mlp",
 		"--smoothing laplace":     "ngram",
 		"--states 9":              "hmm",
-		"--omega 2 --cell rnn":    "lm",
 		"--nonfinite step":        "lm classify tag fill translate describe mlp",
 		"--pseudo-count 1":        "hmm",
 		"--hidden 9":              "lm classify tag fill translate describe reservoir mlp",
