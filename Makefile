@@ -96,7 +96,8 @@ integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/REA
 nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing, other systems
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m \
-		-run 'WallClock|LeaderUnderReports' ./integration
+		-run 'WallClock|LeaderUnderReports|RingUnderStrangers' ./integration
+	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run MutatedCheckpoints ./job
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m

@@ -7,8 +7,8 @@ import (
 	"rondo/compute"
 )
 
-// apart are a layer's passes over a segment, taken apart, in seconds. What noise hides is 0, and
-// its time is in another part: together they take what the layer does.
+// apart holds the parts of a layer's passes over a segment, in seconds. A part below the noise is
+// 0, and its time is in another part: together they are the layer's time.
 type apart struct {
 	recurrentForward, recurrentBackward float64 // h W_hh^T; d W_hh
 	inputForward, inputBackward         float64 // x W_ih^T; d W_ih
@@ -16,7 +16,7 @@ type apart struct {
 	gates                               float64 // the rest
 }
 
-// What layerParts times.
+// The things that layerParts times.
 const (
 	forward         = iota // of the layer
 	backward               // of the layer
@@ -30,12 +30,12 @@ const (
 	timed                  // how many they are
 )
 
-// layerParts measures a layer beside what its parts are compared with, in the same rounds.
+// layerParts times a layer and, in the same rounds, the things that its parts are compared with.
 //
-// Layers have no clocks in them. An RNN of ReLU units, whose gates cost next to nothing, made so
-// wide that it has as many recurrent weights, stands for all that is recurrent, with what packing
-// the weights costs: forward for h W_hh^T, and backward for d W_hh and d^T h, in the ratio of what
-// the two take as products of their own. So are x W_ih^T, d W_ih and d^T x measured.
+// A layer has no clocks inside. An RNN of ReLU units has next to no gates. Made wide enough to have
+// as many recurrent weights, it stands for the recurrent part with its packing of the weights:
+// forward for h W_hh^T, and backward for d W_hh and d^T h, in the ratio of these two products
+// measured alone. x W_ih^T, d W_ih and d^T x are measured as products, too.
 func (l *lab) layerParts(ctx context.Context, width int) (apart, error) {
 	defer l.free()
 	s, n := l.shape, l.shape.Tokens()
@@ -68,18 +68,18 @@ func (l *lab) layerParts(ctx context.Context, width int) (apart, error) {
 	return takeApart(took, factor), nil
 }
 
-// wholeBlocks is a width near another of which nothing is padding.
+// wholeBlocks returns a width near the given one at which nothing is padded.
 func wholeBlocks(width float64) int {
 	const block = 32
 	return block * max(1, int(math.Round(width/block)))
 }
 
-// takeApart compares what layerParts has timed, [thing][round]; the layer of ReLU units counts by
-// that factor.
+// takeApart divides a layer's time into its parts, from layerParts' times, [thing][round]. factor
+// is the weight of the layer of ReLU units.
 //
-// What a layer does beyond its products is its gates and the rest: differences within rounds, if
-// they are more than noise. What is left of the layer's time is its products', in proportion: a
-// little more or less than they took alone, and no more than all of it.
+// The gates and the rest are the time beyond the products: differences within rounds, if they
+// exceed the noise. The remaining time belongs to the products, in the proportion that they took
+// alone.
 func takeApart(took [][]float64, factor float64) apart {
 	var a apart
 	rest, sure := above(differences(took[forward], factor, took[reluForward],
@@ -100,8 +100,8 @@ func takeApart(took [][]float64, factor float64) apart {
 	return a
 }
 
-// differences are, round by round, what a pass takes beyond a layer of ReLU units, which counts by
-// the factor, and products.
+// differences returns, for each round, the time of a pass beyond its products and beyond factor
+// times a layer of ReLU units.
 func differences(pass []float64, factor float64, relu []float64, products ...[]float64) []float64 {
 	rest := make([]float64, len(pass))
 	for i := range rest {

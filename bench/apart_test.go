@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// timings are what layerParts would time of a layer whose parts are known, in rounds that are
-// disturbed by as much as jitter.
+// timings are the times that layerParts would measure of a layer with known parts, disturbed in
+// each round by at most jitter.
 func timings(parts apart, factor, jitter float64) [][]float64 {
 	took := make([][]float64, timed)
 	const rounds = 9
@@ -37,7 +37,7 @@ func (a apart) sum() float64 {
 
 func closeTo(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 
-// Parts that are known are found again, whatever the rounds' speeds.
+// Known parts are found, whatever the rounds' speeds.
 func TestTakeApart(t *testing.T) {
 	want := apart{recurrentForward: 5, recurrentBackward: 6, inputForward: 3, inputBackward: 4,
 		weightGradient: 9, gates: 8}
@@ -55,8 +55,8 @@ func TestTakeApart(t *testing.T) {
 	}
 }
 
-// Where the products alone take longer than the layer, or where the rest is less than what the
-// rounds scatter, no gates are seen, and the products have all of the layer's time.
+// If the products alone take longer than the layer, or if the rest is below the scatter of the
+// rounds, the gates are hidden and the products have all of the layer's time.
 func TestTakeApartHidesNoise(t *testing.T) {
 	parts := apart{recurrentForward: 5, recurrentBackward: 6, inputForward: 3, inputBackward: 4,
 		weightGradient: 9}

@@ -9,23 +9,23 @@ import (
 	"rondo/model"
 )
 
-// KernelRow is what one part of a training step takes.
+// KernelRow is the measurement of one part of a training step.
 type KernelRow struct {
 	Case
 	Device  string `json:"device"`
 	Part    string `json:"part"`
 	Seconds Figure `json:"seconds"` // in a step; the median of several
 	Share   Figure `json:"share"`   // of the step
-	// TokensPerSecond is what the part alone would allow.
+	// TokensPerSecond is the rate if the step had this part alone.
 	TokensPerSecond Figure `json:"tokens_per_second"`
 	// GFLOPS counts products; 0 where there are none. PeakGFLOPS is the highest that the Meter has
 	// seen, and OfPeak their quotient.
 	GFLOPS     Figure  `json:"gflops"`
 	PeakGFLOPS float64 `json:"peak_gflops"`
 	OfPeak     Figure  `json:"of_peak"`
-	// GBPerSecond counts what passes over memory read and write, and AddGBPerSecond is the rate of
-	// the device's y += x over as many bytes; 0 where the part is no such pass. InCache says that
-	// what they pass over fits into the machine's largest cache, so that memory bounds neither.
+	// GBPerSecond counts the bytes that a pass over memory reads and writes. AddGBPerSecond is the
+	// rate of the device's y += x over as many bytes. Both are 0 for other parts. InCache: the
+	// memory fits into the machine's largest cache, so that memory bounds neither.
 	GBPerSecond    float64 `json:"gb_per_second"`
 	AddGBPerSecond float64 `json:"add_gb_per_second"`
 	InCache        bool    `json:"in_cache"`
@@ -39,8 +39,8 @@ const (
 	PartInputBackward     = "input product backward"
 	PartWeightGradient    = "weight gradient"
 	PartGates             = "gates and the rest"
-	// PartLayers is the sum of those above, also where the device computes layers beside each
-	// other, which a step of Train shows.
+	// PartLayers is the sum of the rows above. A device that computes layers side by side takes
+	// less, as a step of Train shows.
 	PartLayers    = "recurrent layers, one by one"
 	PartEmbedding = "embedding"
 	PartOutput    = "output layer and loss"
@@ -49,8 +49,8 @@ const (
 	PartStep      = "sum"
 )
 
-// Kernels measures the parts of a step, each on its own, for about so long. Which parts there are
-// depends on the shape alone. What is inside a layer is found by comparing: see takeApart.
+// Kernels measures the parts of a step, each alone, for about window. The parts depend on the shape
+// alone. The inside of a layer is found by comparison: see takeApart.
 func (m *Meter) Kernels(ctx context.Context, dev Device, s Shape, window time.Duration) (
 	[]KernelRow, error) {
 	if err := s.Validate(); err != nil {
@@ -67,7 +67,7 @@ func (m *Meter) Kernels(ctx context.Context, dev Device, s Shape, window time.Du
 		m.look(dev)
 		more, err := measure(ctx)
 		if err != nil {
-			return nil, err // and what was measured is not whole
+			return nil, err // the measurement is incomplete
 		}
 		parts = append(parts, more...)
 	}
@@ -85,7 +85,7 @@ func (m *Meter) Kernels(ctx context.Context, dev Device, s Shape, window time.Du
 	return rows, nil
 }
 
-// row is what came of a part of a step.
+// row returns the row of a part of a step.
 func (m *Meter) row(dev Device, s Shape, p, step part) KernelRow {
 	r := KernelRow{Case: newCase(s, dev), Device: dev.Name(), Part: p.name,
 		PeakGFLOPS: m.peak(dev) / 1e9, GBPerSecond: ratio(p.bytes, p.took) / 1e9,
@@ -105,7 +105,7 @@ func (m *Meter) row(dev Device, s Shape, p, step part) KernelRow {
 	return r
 }
 
-// part is what a part of a step takes and does.
+// part is a part of a step: its time and its work.
 type part struct {
 	name         string
 	inLayers     bool    // and so in the time of PartLayers
@@ -115,7 +115,7 @@ type part struct {
 	extent       int64   // bytes of the memory that is passed over
 }
 
-// hidden says that noise has swallowed the part; its time is in the other parts.
+// hidden reports whether the part is below the noise; its time is in the other parts.
 func (p part) hidden() bool { return p.took <= 0 }
 
 func (p *part) add(q part) {
@@ -214,9 +214,8 @@ func (l *lab) output(ctx context.Context) ([]part, error) {
 	return []part{{name: PartOutput, took: Median(took[0]), flops: flops}}, nil
 }
 
-// flat measures what passes over all parameters. Each element of such a pass takes 12 bytes: the
-// norm reads the gradient and scaling reads and writes it, and SGD, as y += x, reads both and
-// writes one.
+// flat measures the passes over all parameters. An element of a pass takes 12 bytes: the norm reads
+// the gradient, and scaling reads and writes it; SGD, like y += x, reads two values and writes one.
 func (l *lab) flat(ctx context.Context) ([]part, error) {
 	n := model.Span(model.Layout(l.shape.config()))
 	params, grads := l.random(n, 1), l.random(n, 1)

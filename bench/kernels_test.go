@@ -11,7 +11,7 @@ import (
 	"rondo/compute"
 )
 
-// The parts are those of the shape, and add up, whatever the machine does meanwhile.
+// The parts depend on the shape and add up, however busy the machine is.
 func TestKernels(t *testing.T) {
 	oneHot := Shape{Cell: compute.LSTM, Hidden: 32, Layers: 1, Batch: 4, BPTT: 5, Vocab: 28}
 	inLayers := []string{PartRecurrentForward, PartRecurrentBackward, PartInputForward,
@@ -76,7 +76,7 @@ func near(t *testing.T, what string, got Figure, want float64) {
 	}
 }
 
-// checkKernelRow looks for what cannot be. Only the gates may be hidden.
+// checkKernelRow fails for an impossible row. Only the gates may be hidden.
 func checkKernelRow(t *testing.T, s Shape, r KernelRow) {
 	t.Helper()
 	if !r.Seconds.Known() {
@@ -95,8 +95,8 @@ func checkKernelRow(t *testing.T, s Shape, r KernelRow) {
 	}
 }
 
-// What the whole layer, the output layer and the products have reached is not above the peak, even
-// if the look at the peak was disturbed.
+// No rate of the whole layer, the output layer and the products is above the peak, even if the
+// measurement of the peak was disturbed.
 func TestKernelsRaiseThePeak(t *testing.T) {
 	rates := make([]float64, 100)
 	dev := changingPeak{newDevice(t), 1, &rates} // sees no peak at all
@@ -131,7 +131,7 @@ func TestKernelsFree(t *testing.T) {
 	if _, err := NewMeter(0).Kernels(t.Context(), dev, tiny(), time.Microsecond); err != nil {
 		t.Fatal(err)
 	}
-	before, peak := dev.Bytes() // what products work in is kept
+	before, peak := dev.Bytes() // the products' memory is kept
 	if _, err := NewMeter(0).Kernels(t.Context(), dev, tiny(), time.Microsecond); err != nil {
 		t.Fatal(err)
 	}

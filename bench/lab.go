@@ -25,7 +25,7 @@ func newLab(m *Meter, dev Device, s Shape, window time.Duration) *lab {
 	return &lab{meter: m, dev: dev, shape: s, window: window, dice: rand.New(rand.NewPCG(1, 2))}
 }
 
-// did notes what a thing that does so many operations has reached in its fastest round.
+// did records the rate that a thing of this many operations reached in its fastest round.
 func (l *lab) did(operations float64, took []float64) {
 	l.meter.reached(l.dev, operations/slices.Min(took))
 }
@@ -66,10 +66,10 @@ func (l *lab) free() {
 // leastRounds is how many rounds count at least.
 const leastRounds = 5
 
-// rounds does the things in turn, round after round, for as many windows as there are things, and
-// returns how many seconds each took in the fastest rounds: [thing][round]. What slows the machine
-// down for a while slows all of a round. The first does not count: in it memory is touched for the
-// first time.
+// rounds runs the things in turn, round after round, for as many windows as there are things. It
+// returns the seconds that each took in the fastest rounds: [thing][round]. A machine that is
+// slower for a while slows all of a round. The first round does not count, because it touches
+// memory for the first time.
 func (l *lab) rounds(ctx context.Context, things ...func()) ([][]float64, error) {
 	var all [][]float64 // [round][thing]
 	began := time.Now()

@@ -9,14 +9,13 @@ import (
 	"rondo/compute"
 )
 
-// Device is what is measured.
+// Device is a device that can be measured.
 type Device interface {
 	compute.Device
-	// Peak returns how many floating-point operations a second the device's product instruction
-	// does in registers, on all of the device's threads, measured for so long.
+	// Peak measures, for window, the rate of the device's product instruction on registers with all
+	// its threads, in floating-point operations a second.
 	Peak(window time.Duration) float64
-	// Bytes returns how much memory the device holds, for what Alloc gave and for workspaces, and
-	// the most that it has held.
+	// Bytes returns the memory that the device holds, for Alloc and workspaces, and its peak.
 	Bytes() (now, peak int64)
 	Threads() int
 	Precision() compute.Precision
@@ -25,21 +24,21 @@ type Device interface {
 // peakWindow is how long the peak is measured before each row, and after it.
 const peakWindow = 100 * time.Millisecond
 
-// A Meter measures one device after the other. It holds what they reach against the highest peak
-// that it has seen of the same precision and number of threads: a machine that does other things
-// too shows less than it can do at one moment, and never more.
+// A Meter measures one device after the other. It compares each with the highest peak that it has
+// seen with the same precision and number of threads: a busy machine shows less than its peak, and
+// never more.
 type Meter struct {
 	cache int64
 	peaks map[setting]float64
 }
 
-// setting is what a peak depends on.
+// setting is the key of a peak.
 type setting struct {
 	precision compute.Precision
 	threads   int
 }
 
-// NewMeter makes a Meter for a machine whose largest cache has so many bytes; 0: nobody knows.
+// NewMeter makes a Meter for a machine whose largest cache has this many bytes; 0: unknown.
 func NewMeter(cache int64) *Meter {
 	return &Meter{cache: cache, peaks: map[setting]float64{}}
 }
@@ -47,13 +46,13 @@ func NewMeter(cache int64) *Meter {
 // look measures the device's peak once more.
 func (m *Meter) look(dev Device) { m.reached(dev, dev.Peak(peakWindow)) }
 
-// reached notes that the device has done so many operations a second: its peak is not below.
+// reached records that the device has done this many operations a second, so its peak is not below.
 func (m *Meter) reached(dev Device, rate float64) {
 	at := setting{dev.Precision(), dev.Threads()}
 	m.peaks[at] = max(m.peaks[at], rate)
 }
 
-// peak is the highest seen, in operations a second. What fewer threads have reached, more can too.
+// peak is the highest rate seen, in operations a second. More threads can reach what fewer have.
 func (m *Meter) peak(dev Device) float64 {
 	highest := 0.0
 	for at, rate := range m.peaks {
@@ -64,7 +63,7 @@ func (m *Meter) peak(dev Device) float64 {
 	return highest
 }
 
-// A Case is what a row measures. It is flat, as JSON has it.
+// A Case is the shape and setting of a row. It is flat, as in JSON.
 type Case struct {
 	Cell      string `json:"cell"`
 	Hidden    int    `json:"hidden"`
@@ -98,7 +97,7 @@ func (f Figure) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, float64(f), 'g', -1, 64), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes.
+// UnmarshalJSON is the inverse of MarshalJSON.
 func (f *Figure) UnmarshalJSON(text []byte) error {
 	if string(text) == "null" {
 		*f = Figure(math.NaN())

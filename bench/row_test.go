@@ -24,7 +24,7 @@ func (d changingPeak) Peak(time.Duration) float64 {
 	return rate
 }
 
-// A peak is the highest of the run: of all looks, and of what products have reached.
+// A peak is the highest rate of the run, measured or reached by products.
 func TestMeterKeepsTheHighest(t *testing.T) {
 	rates := []float64{5, 3, 4}
 	one := changingPeak{newDevice(t), 1, &rates}

@@ -1,9 +1,9 @@
 // Package bench measures how fast a device trains: whole steps (Train) and the parts of a step
 // (Kernels), in tokens a second, in floating-point operations a second beside the device's measured
-// peak, and in bytes. It knows which shapes to measure, so that whoever compares measures the same.
-// It does not print, and opens no device.
+// peak, and in bytes. It has the shapes to measure, so that all commands measure the same. It does
+// not print.
 //
-// It may import compute, model, task/lm and train.
+// It may import everything.
 package bench
 
 import (
@@ -30,7 +30,8 @@ type Shape struct {
 	BPTT   int // T
 	Vocab  int // V
 	Embed  int // E; 0 is one-hot input
-	// Recompute is the length of the parts of a segment of which one at a time is held; 0: all.
+	// Recompute is the length of the parts of a segment; one part's activations are held at a time.
+	// 0: those of the whole segment.
 	Recompute int
 }
 
@@ -47,7 +48,7 @@ func (s Shape) String() string {
 // Tokens is how many a step reads.
 func (s Shape) Tokens() int { return s.Batch * s.BPTT }
 
-// Validate says what is wrong with s in one line that names the flag, or returns nil.
+// Validate returns an error of one line that names the wrong flag.
 func (s Shape) Validate() error {
 	if s.Vocab < 2 {
 		return fmt.Errorf("--vocab %d: must be at least 2", s.Vocab)
@@ -77,12 +78,11 @@ func (s Shape) inputWidth(layer int) int {
 	return s.Hidden
 }
 
-// Flops is how many floating-point operations the products of a step take for each token, forward
-// and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot; without W_hh it is
-// 6 K H D), and 6 H V in the output layer. A product of [m, k] by [k, n] takes 2mkn, and its
-// gradients with respect to both operands as much again each. Gates, loss and update are not
-// counted, nor is what is computed again, so that what they cost shows as a smaller fraction of the
-// peak.
+// Flops is the number of floating-point operations in the products of a step for each token,
+// forward and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot; without
+// W_hh it is 6 K H D), and 6 H V in the output layer. A product of [m, k] by [k, n] takes 2mkn, and
+// its gradient with respect to each operand takes as many. Gates, loss, update and recomputation do
+// not count, so their time lowers the fraction of the peak.
 func (s Shape) Flops() float64 {
 	k, hidden, h := float64(s.Cell.Gates()), float64(s.Cell.HiddenGates()), float64(s.Hidden)
 	sum := 6 * h * float64(s.Vocab)
@@ -122,7 +122,7 @@ type Lists struct {
 	Hidden, Layers, Batch, BPTT, Vocab, Embed, Recompute []int
 }
 
-// maxShapes bounds what lists combine to.
+// maxShapes bounds the number of combinations.
 const maxShapes = 1000
 
 // Shapes returns every combination, the last list changing fastest.

@@ -12,10 +12,11 @@ import (
 	"rondo/model"
 	"rondo/task/lm"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
-// TrainRow is how fast a device trains a shape. Its rates are of whole steps: reading the batch,
-// forward, backward, clipping, update, and what else train.Trainer does in a step of one rank.
+// TrainRow is the speed of a device at a shape. Its rates are of whole steps: reading the batch,
+// forward, backward, clipping, update, and the rest of a step of train.Trainer with one rank.
 type TrainRow struct {
 	Case
 	Device string `json:"device"`
@@ -34,7 +35,7 @@ type TrainRow struct {
 	PeakBytes      int64 `json:"peak_bytes"`
 }
 
-// Windows says how long to measure.
+// Windows is the number and length of measurements.
 type Windows struct {
 	Length time.Duration // of each, but at least one step
 	Count  int
@@ -46,7 +47,7 @@ const (
 	maxWindows = 1000
 )
 
-// Validate says what is wrong with w in one line that names the flag, or returns nil.
+// Validate returns an error of one line that names the wrong flag.
 func (w Windows) Validate() error {
 	if w.Length <= 0 || w.Length > maxWindow {
 		return fmt.Errorf("--seconds %v: must be more than 0, and %v at most",
@@ -103,9 +104,9 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 	}
 	t, err := train.New(task, train.Config{
 		Lanes: s.Batch, Steps: maxSteps,
-		Optimizer:      train.Optimizer{Rule: compute.SGD},
-		Schedule:       train.Schedule{Kind: train.Constant, Rate: learningRate},
-		Clip:           train.Clip{Limit: 1, By: train.ByNorm, Scope: train.ScopeWorker},
+		Optimizer:      optim.Optimizer{Rule: compute.SGD},
+		Schedule:       optim.Schedule{Kind: optim.Constant, Rate: learningRate},
+		Clip:           optim.Clip{Limit: 1, By: optim.ByNorm, Scope: optim.ScopeWorker},
 		NonfiniteLimit: 1, Observer: watch, HostMemory: inPlace,
 	})
 	if err != nil {
@@ -124,7 +125,8 @@ func trainRates(ctx context.Context, dev Device, s Shape, w Windows) ([]float64,
 	return watch.rates, m.Count(), nil
 }
 
-// hostMemory says whether a device's memory is the host's. One whose memory is not says so.
+// hostMemory reports whether a device's memory is the host's. A device with its own memory has a
+// method for it.
 func hostMemory(dev Device) bool {
 	d, ok := dev.(interface{ HostMemory() bool })
 	return !ok || d.HostMemory()

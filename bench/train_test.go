@@ -14,7 +14,7 @@ import (
 	"rondo/train"
 )
 
-// knownPeak is a device of which the tests know the peak: more than it reaches.
+// knownPeak is a device with a known peak, above the rate that it reaches.
 type knownPeak struct{ *cpu.Device }
 
 const testPeak = 1e15
@@ -128,7 +128,7 @@ func TestStopwatch(t *testing.T) {
 	}
 }
 
-// A lane's targets are its inputs one step later, whichever lanes are asked for.
+// A lane's targets are its inputs one step later, for any choice of lanes.
 func TestBatches(t *testing.T) {
 	s := tiny()
 	b := newBatches(s)

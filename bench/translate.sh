@@ -1,6 +1,7 @@
 #!/bin/sh
 # Trains translators with the textbook's settings beside the same networks in PyTorch, and prints
-# the loss and the BLEU of both, and how long they trained (PyTorch's without its start):
+# the loss and the BLEU of both, how long they trained (PyTorch's without its start), and at the end
+# the means over the seeds with their standard errors:
 #
 #   PYTHON=$(bench/peers/setup.sh) bench/translate.sh fra-eng.zip
 #
@@ -46,13 +47,29 @@ for seed in ${SEEDS:-1 2 3}; do
 			{ cat events.json; exit 1; }
 		echo "trained in $((($(date +%s%N) - begin) / 1000000)) ms, with its start and its end"
 		for file in $files; do
-			"$rondo" eval --checkpoint checkpoints --corpus $file --json 2>/dev/null
+			"$rondo" eval --checkpoint checkpoints --corpus $file --json >one.json 2>/dev/null
+			sed "s/^{/{\"eval\": \"$file\", /" one.json | tee -a "$attention.rondo"
 		done
 		if [ -e four.tsv ]; then
 			cut -f 1 four.tsv | "$rondo" translate --checkpoint checkpoints 2>/dev/null
 		fi
 		rm -rf checkpoints
 		echo "torch, attention $attention, seed $seed"
-		"$python" "$root/bench/peers/torch_translate.py" --corpus train.tsv --eval $files $flags
+		"$python" "$root/bench/peers/torch_translate.py" --corpus train.tsv --eval $files $flags \
+			>one.json
+		tee -a "$attention.torch" <one.json
 	done
 done
+"$python" - ./*.rondo ./*.torch <<'END'
+import collections, json, math, statistics, sys
+found = collections.defaultdict(list)
+for path in sys.argv[1:]:
+    attention, program = path.removeprefix("./").split(".")
+    for e in (json.loads(line) for line in open(path) if line.startswith("{")):
+        for name in "loss", "bleu", "book_bleu":
+            found[e["eval"], attention, name, program].append(e[name])
+for (file, attention, name, program), x in sorted(found.items()):
+    error = statistics.stdev(x) / math.sqrt(len(x)) if len(x) > 1 else math.nan
+    print(f"{file}, attention {attention}: {name} of {program} {statistics.mean(x):.4f}, "
+          f"standard error {error:.4f} ({len(x)} seeds)")
+END

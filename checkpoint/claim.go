@@ -223,7 +223,7 @@ func (c *claims) mayAdd(ctx context.Context) error {
 	return nil
 }
 
-// ofSameRun says whether a process of the same run owns the folder.
+// ofSameRun reports whether a process of the same run owns the folder.
 func ofSameRun(err error) bool {
 	var owned *OwnedError
 	return errors.As(err, &owned) && owned.SameRun

@@ -32,7 +32,7 @@ type place interface {
 	createClaim(ctx context.Context, name string, text []byte) error
 	// listClaims returns the names of the owners' files, with others.
 	listClaims(ctx context.Context) ([]string, error)
-	// claimHeld says whether the process that created an owner's file is known to live.
+	// claimHeld reports whether the process that created an owner's file is known to live.
 	claimHeld(ctx context.Context, name string) (bool, error)
 	removeClaim(ctx context.Context, name string) error
 	// at returns a folder's location as a user would type it.

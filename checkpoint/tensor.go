@@ -69,7 +69,7 @@ func toFloats(dst []float32, src []byte, dtype string) error {
 	return nil
 }
 
-// integerToFloat converts an integer from its 64 bits. exact says whether the magnitude's
+// integerToFloat converts an integer from its 64 bits. exact reports whether the magnitude's
 // significant bits fit into the 24 of a float32.
 func integerToFloat(v uint64, signed bool) (f float32, exact bool) {
 	negative := signed && int64(v) < 0

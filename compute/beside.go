@@ -1,6 +1,6 @@
 package compute
 
-// Beside is an Output with another one beside it, of other targets: its loss is the sum of both.
+// Beside is an Output together with a second one of other targets. Its loss is the sum of both.
 type Beside struct {
 	Output
 	// Targets are the other's. Set them before each call.
@@ -13,9 +13,9 @@ type Beside struct {
 	dx           []float32 // its gradient
 }
 
-// NewBeside makes the other Output, of this shape, weights and gradients. It reads x, which has no
-// gradient, or if x is nil what the first one reads. On a lack of memory it panics, and the first
-// stays the caller's.
+// NewBeside makes the second Output, of this shape, weights and gradients. It reads x, which has no
+// gradient; if x is nil, it reads the first one's input. On a lack of memory it panics, and the
+// first stays the caller's.
 func NewBeside(dev Device, first Output, s OutputShape, weights, gradients Linear,
 	x []float32) *Beside {
 	b := &Beside{Output: first, Targets: make([]int32, s.N), dev: dev, weights: weights,
@@ -29,12 +29,12 @@ func NewBeside(dev Device, first Output, s OutputShape, weights, gradients Linea
 	return b
 }
 
-// BesideSize is a device's memory for what NewBeside makes, and its calls.
+// BesideSize is a device's memory for NewBeside and its calls.
 func BesideSize(on Sizer, s OutputShape) Size {
 	return on.TensorSize(s.N * s.H).And(on.OutputSize(s))
 }
 
-// First is the Output beside which the other is.
+// First returns the first Output.
 func (b *Beside) First() Output { return b.Output }
 
 // Forward implements Output.

@@ -96,7 +96,7 @@ func CheckCopyRows(dst, src Columns, n, width int, ids []int32) {
 	CheckLength("CopyRows' ids", len(ids), n)
 }
 
-// check panics unless there are so many rows, with so many columns from At on.
+// check panics unless there are rows rows, with width columns from At on.
 func (c Columns) check(what string, rows, width int) {
 	if c.Stride < 1 || len(c.X)%c.Stride != 0 || c.At < 0 || width < 0 || c.At+width > c.Stride ||
 		rows < 0 || rows > c.Rows() {
@@ -166,8 +166,8 @@ func (n LayerNorm) Check() {
 // Rows is N.
 func (n LayerNorm) Rows() int { return len(n.X) / len(n.Weight) }
 
-// CheckBackward is Check, and that there are stats and the gradients have the shapes of their
-// tensors.
+// CheckBackward is Check; it also panics if there are no stats, or if a gradient lacks the shape of
+// its tensor.
 func (n LayerNorm) CheckBackward(dy, dx, dw, db []float32) {
 	n.Check()
 	CheckLength("a layer normalisation's stats", len(n.Stats), 2*n.Rows())

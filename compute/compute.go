@@ -168,17 +168,17 @@ type Recurrent interface {
 	Close()
 }
 
-// Telling is a Recurrent that finishes the gradients of some weights before the others, and reports
-// each. Its work is done when its calls return.
-type Telling interface {
+// ProgressReporter is a Recurrent that finishes the gradients of some weights before the others and
+// reports each. Its work is done when its calls return.
+type ProgressReporter interface {
 	Recurrent
-	// BackwardTelling is Backward, to the last bit. It calls told with the number of finished
+	// BackwardReporting is Backward, to the last bit. It calls finished with the number of finished
 	// tensors of dw, and of finished rows in the next one: (1, 0) after dw.IH, (1, H), (1, 2H) and
 	// so on after each gate's rows of dw.HH except the last gate's, and (Cell.Tensors, 0) after all
-	// of dw. From then on others may read and write the finished part, while BackwardTelling
+	// of dw. From then on others may read and write the finished part, while BackwardReporting
 	// computes the rest of dw, and last dx.
-	BackwardTelling(dy []float32, dout RecurrentState, dw RecurrentWeights,
-		dx []float32, dstate RecurrentState, told func(tensors, rows int))
+	BackwardReporting(dy []float32, dout RecurrentState, dw RecurrentWeights,
+		dx []float32, dstate RecurrentState, finished func(tensors, rows int))
 }
 
 // OutputShape is the last layer: N rows of width H to a distribution over V tokens.
@@ -249,9 +249,9 @@ type Update struct {
 	Rho          float32
 	Epsilon      float32
 	WeightDecay  float32
-	// Held, unless 0, freezes the second moment of Adam, AdamW and RMSProp, which is of that many
-	// updates, because gradients in bursts would make it too large (1-bit Adam; Tang et al. 2021,
-	// arXiv:2102.02888, Algorithm 1).
+	// Held, unless 0, freezes the second moment of Adam, AdamW and RMSProp. It is the number of
+	// updates in that moment. Later gradients in bursts would make it too large (1-bit Adam; Tang
+	// et al. 2021, arXiv:2102.02888, Algorithm 1).
 	Held int64
 }
 
@@ -279,7 +279,7 @@ func (u Update) Correction() (size, root float32) {
 	return float32(float64(u.LR) / first), float32(1 / math.Sqrt(second))
 }
 
-// Clip says how a gradient is limited.
+// Clip configures how a gradient is limited.
 type Clip struct {
 	Limit   float64 // of the L2 norm, or of each element's magnitude; 0: none
 	ByValue bool
@@ -341,7 +341,7 @@ type Device interface {
 	// Zero fills with zeros.
 	Zero(x []float32)
 
-	// NewRecurrent makes a layer's workspace, with what Backward needs unless inference is set.
+	// NewRecurrent makes a layer's workspace. With inference it has no memory for Backward.
 	NewRecurrent(s RecurrentShape, inference bool) Recurrent
 	// NewOutput makes the last layer's workspace.
 	NewOutput(s OutputShape) Output
@@ -471,8 +471,8 @@ const (
 	SquaresPart  = 1 << 20
 )
 
-// DropoutKeep says whether dropout with probability p keeps an element. key stands for the lane and
-// layer; a SplitMix64 hash (Steele, Lea and Flood 2014) of key and index is compared with p.
+// DropoutKeep reports whether dropout with probability p keeps an element. key identifies the lane
+// and layer; a SplitMix64 hash (Steele, Lea and Flood 2014) of key and index is compared with p.
 func DropoutKeep(key uint64, index int, p float32) bool {
 	z := key + (uint64(index)+1)*0x9E3779B97F4A7C15
 	z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9

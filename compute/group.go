@@ -14,7 +14,7 @@ type Peer struct {
 // through host memory.
 type Grouper interface {
 	Device
-	// Peer identifies the device; the error says why it can join no group.
+	// Peer identifies the device. Its error is the reason why the device can join no group.
 	Peer() (Peer, error)
 	// NewGroupID makes a group's id for Join. One member calls it and sends it to the others.
 	NewGroupID() ([]byte, error)

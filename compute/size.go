@@ -12,15 +12,15 @@ func (s Size) And(t Size) Size { return Size{s.Own + t.Own, max(s.Shared, t.Shar
 // Total is all of it.
 func (s Size) Total() int64 { return s.Own + s.Shared }
 
-// Sizer says how much memory a Device takes for what it makes and does, and makes nothing.
+// Sizer returns the memory that a Device takes for its objects and calls, without making them.
 type Sizer interface {
-	// TensorSize is of Alloc.
+	// TensorSize is the memory of Alloc.
 	TensorSize(n int) Size
-	// RecurrentSize is of NewRecurrent and its calls, whose input is token ids or dense rows and
-	// has no Lengths: those may take a little more.
+	// RecurrentSize is the memory of NewRecurrent and its calls, with token ids or dense rows as
+	// input and without Lengths, which may take a little more.
 	RecurrentSize(s RecurrentShape, inference, ids bool) Size
-	// OutputSize is of NewOutput and its calls.
+	// OutputSize is the memory of NewOutput and its calls.
 	OutputSize(s OutputShape) Size
-	// GemmSize is of Gemm.
+	// GemmSize is the memory of Gemm.
 	GemmSize(m, n, k int) Size
 }

@@ -97,7 +97,7 @@ func (r *transition) cut(s RecurrentShape, inference bool, flat []float32) (floa
 // at is the state before step t.
 func (r *transition) at(t int) RecurrentState { return r.states[t%len(r.states)] }
 
-// input is step t's input. Its length says which rows have it: 1, or 0.
+// input is step t's input. Its length is 1 in rows that have the step, and 0 in others.
 func (r *transition) input(t int) (in RecurrentInput) {
 	s := r.shape
 	if r.in.IDs != nil {

@@ -30,22 +30,42 @@ type cache struct{ dir string }
 
 // openCache creates the folder if it is missing. Empty means the user's cache folder.
 func openCache(dir string) (cache, error) {
+	shared := false // others may write to the folder that it is in
 	if dir == "" {
-		dir = userCache()
+		dir, shared = userCache()
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return cache{}, fmt.Errorf("token cache: %w: set XDG_CACHE_HOME to a folder that can be "+
 			"written", err)
 	}
+	if shared {
+		if err := checkPrivate(dir); err != nil {
+			return cache{}, fmt.Errorf("token cache: %w: there is no HOME; set XDG_CACHE_HOME to "+
+				"a folder of your own", err)
+		}
+	}
 	return cache{dir}, nil
 }
 
-// userCache returns the user's cache folder, or a temporary one if the user has no home folder.
-func userCache() string {
+// userCache returns the user's cache folder. A user without a home folder gets one in the folder of
+// temporary files, where others may have made it before.
+func userCache() (dir string, shared bool) {
 	if dir, err := os.UserCacheDir(); err == nil {
-		return filepath.Join(dir, "rondo", "corpus")
+		return filepath.Join(dir, "rondo", "corpus"), false
 	}
-	return filepath.Join(os.TempDir(), "rondo-corpus-"+strconv.Itoa(os.Getuid()))
+	return filepath.Join(os.TempDir(), "rondo-corpus-"+strconv.Itoa(os.Getuid())), true
+}
+
+// checkPrivate fails unless dir is a folder, not a link to one, that this user alone can change.
+func checkPrivate(dir string) error {
+	info, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir() || info.Mode().Perm()&0o022 != 0 || !isOwn(info):
+		return fmt.Errorf("%s is not a folder that this user alone can change", dir)
+	}
+	return nil
 }
 
 // tokens returns the token file of a key. If it is missing or damaged, tokens calls build, under a

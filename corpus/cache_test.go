@@ -238,3 +238,46 @@ func tokenFiles(t testing.TB, dir string) []string {
 	}
 	return files
 }
+
+// TestCacheWithoutHome: without a home folder the cache is in the folder of temporary files, unless
+// somebody else can change it there.
+func TestCacheWithoutHome(t *testing.T) {
+	for _, name := range []string{"HOME", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
+	if _, err := os.UserCacheDir(); err == nil {
+		t.Skip("this system finds a cache folder without HOME")
+	}
+	elsewhere := t.TempDir()
+	for what, make := range map[string]func(dir string) error{
+		"":       func(string) error { return nil },
+		"a link": func(dir string) error { return os.Symlink(elsewhere, dir) },
+		"a folder that others can change": func(dir string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777))
+		},
+	} {
+		t.Setenv("TMPDIR", t.TempDir())
+		dir, shared := userCache()
+		if !shared {
+			t.Fatalf("%s is not in TMPDIR", dir)
+		}
+		if err := make(dir); err != nil {
+			t.Fatal(err)
+		}
+		_, err := openCache("")
+		if (err == nil) != (what == "") || err != nil &&
+			!strings.Contains(err.Error(), "set XDG_CACHE_HOME to a folder of your own") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if os.Getuid() == 0 {
+		t.Setenv("TMPDIR", t.TempDir())
+		dir, _ := userCache()
+		if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, 12345, -1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := openCache(""); err == nil {
+			t.Error("another user's folder is used")
+		}
+	}
+}

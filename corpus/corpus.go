@@ -30,7 +30,7 @@ import (
 type Config struct {
 	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key). For
 	// Open it may also be a folder (of a bucket: with / at its end), a pattern (texts/*.txt), or
-	// several of these, separated by commas.
+	// several of these, separated by commas; a .zip has one .txt or .jsonl.
 	Source    string
 	Tokenizer Tokenizer
 	// TextField is the field of a .jsonl's objects that holds the text; empty: DefaultField. Only

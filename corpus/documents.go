@@ -27,13 +27,18 @@ const (
 type reading func(document func(text io.Reader) error) error
 
 // readDocuments unpacks a file by its name, and calls document with each document in it: each line
-// of .jsonl, or the file as a whole.
+// of .jsonl, or the file as a whole. A .zip has one such file.
 func readDocuments(
 	name, field string, packed io.Reader, document func(text io.Reader) error,
 ) error {
 	text := packed
 	end := strings.ToLower(path.Ext(name))
 	switch end {
+	case ".zip":
+		return ReadZip(packed, []string{".txt", ".jsonl"}, MaxUnzipped,
+			func(name string, member io.Reader) error {
+				return readDocuments(name, field, member, document)
+			})
 	case ".gz":
 		unpacked, err := gzip.NewReader(bufio.NewReaderSize(packed, blockBytes))
 		if err != nil {

@@ -22,6 +22,8 @@ const (
 	evalLimit       = 400
 	sampleLimit     = 5
 	checkpointLimit = 10
+	metricLimit     = 8  // of an evaluation
+	metricName      = 64 // bytes; a metric with a longer name is left out
 	workerLimit     = 1024
 	textLimit       = 4 << 10 // bytes of one text
 	// Old events are shown right after a run begins. An event within this time may be old, so it
@@ -87,11 +89,22 @@ type Ring struct {
 	Reason     string `json:"reason"`
 }
 
-// Eval is an evaluation.
+// Eval is an evaluation. Metrics are the task's, by their names in events.
 type Eval struct {
-	Step       int64  `json:"step"`
-	Loss       Number `json:"loss"`
-	Perplexity Number `json:"perplexity"`
+	Step       int64             `json:"step"`
+	Loss       Number            `json:"loss"`
+	Perplexity Number            `json:"perplexity"`
+	Metrics    map[string]Number `json:"metrics,omitempty"`
+}
+
+func newEval(e telemetry.Eval) Eval {
+	shown := Eval{e.Step, Number(e.Loss), Number(e.Perplexity), map[string]Number{}}
+	for _, m := range e.Metrics {
+		if len(m.Name) <= metricName && len(shown.Metrics) < metricLimit {
+			shown.Metrics[m.Name] = Number(m.Value)
+		}
+	}
+	return shown
 }
 
 // Sample is text that the model generated.
@@ -175,7 +188,7 @@ func (b *Board) Show(e telemetry.Event) {
 			Reason: truncate(e.Reason)}
 		s.Formed = keep(s.Formed, ring, ringLimit)
 	case telemetry.Eval:
-		s.Evals = keep(s.Evals, Eval{e.Step, Number(e.Loss), Number(e.Perplexity)}, evalLimit)
+		s.Evals = keep(s.Evals, newEval(e), evalLimit)
 	case telemetry.Sample:
 		s.Samples = keep(s.Samples, Sample{e.Step, truncate(e.Text)}, sampleLimit)
 	case telemetry.Checkpoint:

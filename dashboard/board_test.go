@@ -100,12 +100,16 @@ func TestCurveSince(t *testing.T) {
 func TestBoardIsBounded(t *testing.T) {
 	b := NewBoard("demo", newClock().now)
 	long := strings.Repeat("é", textLimit)
+	metrics := []telemetry.Metric{{Name: long}}
+	for i := range 100 {
+		metrics = append(metrics, telemetry.Metric{Name: fmt.Sprint(i, long[:metricName-8])})
+	}
 	seats := make([]telemetry.Seat, workerLimit+5)
 	b.Stand(telemetry.Standing{Phase: telemetry.PhaseRunning, Reason: long, Seats: seats})
 	for i := range int64(1000) {
 		b.Show(telemetry.Notice{Text: long})
 		b.Show(telemetry.Generation{Generation: uint64(i), Reason: long})
-		b.Show(telemetry.Eval{Step: i})
+		b.Show(telemetry.Eval{Step: i, Metrics: metrics})
 		b.Show(telemetry.Sample{Step: i, Text: long})
 		b.Show(telemetry.Checkpoint{Step: i, Path: fmt.Sprint(i)})
 		b.Show(telemetry.Step{Step: i + 1, TotalSteps: 1000, Loss: 1})
@@ -116,6 +120,7 @@ func TestBoardIsBounded(t *testing.T) {
 		"evals": {len(s.Evals), evalLimit}, "samples": {len(s.Samples), sampleLimit},
 		"checkpoints": {len(s.Checkpoints), checkpointLimit},
 		"workers":     {len(s.Workers), workerLimit}, "others": {s.Others, 5},
+		"metrics": {len(s.Evals[0].Metrics), metricLimit},
 	} {
 		if n[0] != n[1] {
 			t.Errorf("%d %s are kept, want %d", n[0], what, n[1])

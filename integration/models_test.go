@@ -2,6 +2,8 @@ package integration
 
 import (
 	"cmp"
+	"encoding/csv"
+	"fmt"
 	"math"
 	"os"
 	"os/exec"
@@ -68,6 +70,21 @@ func TestModelsPage(t *testing.T) {
 			t.Fatal(stderr)
 		}
 		sameText(t, stdout, inTorch(t, python, "generate.py", "", newest, prefix, "50"))
+	})
+	t.Run("regress", func(t *testing.T) {
+		corpus, dir := noisySine(t, 300), t.TempDir()
+		train(t, seriesFlags(corpus, "--checkpoint-dir", dir, "--cell", "gru")...)
+		newest := filepath.Join(dir, "step-00000020")
+		code, stdout, stderr := run(t, "predict", "--checkpoint", newest, "--corpus", corpus)
+		rows, err := csv.NewReader(strings.NewReader(stdout)).ReadAll()
+		if code != 0 || err != nil {
+			t.Fatalf("exit code %d, %v: %s", code, err, stderr)
+		}
+		var predicted strings.Builder
+		for _, row := range rows[1:] { // number, then truth and prediction of each column
+			fmt.Fprintln(&predicted, row[0], row[2], row[4])
+		}
+		sameText(t, predicted.String(), inTorch(t, python, "predict.py", "", newest, corpus))
 	})
 	tasks := labelledTasks(t)
 	for _, c := range []struct {

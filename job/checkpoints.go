@@ -333,7 +333,7 @@ func (c *Checkpoints) explain(ctx context.Context, err error) error {
 	if fallback != nil {
 		return fmt.Errorf("%w; no other checkpoint there is sound", err)
 	}
-	return fmt.Errorf("%w; the newest sound one is of step %d: give --resume %d",
+	return fmt.Errorf("%w; the newest sound one has step %d: give --resume %d",
 		err, sound.Step, sound.Step)
 }
 

@@ -84,7 +84,7 @@ const (
 	estimatedBytes = 40
 )
 
-// countedNetwork is what a job of the task ngram trains.
+// countedNetwork is the network of the task ngram: its counts.
 func countedNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	c, err := countedConfig(spec, data)
 	if err != nil {

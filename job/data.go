@@ -21,12 +21,12 @@ import (
 	"rondo/train"
 )
 
-// Data is what a job learns from, with the task that learns it. There is one type for each kind of
-// data; OpenData chooses it by --task.
+// Data is a job's training data, with the task that learns from it. There is one type for each kind
+// of data; OpenData chooses it by --task.
 type Data interface {
 	// Vocabulary has the tokens that the network reads.
 	Vocabulary() *corpus.Vocabulary
-	// Outputs are what the network predicts; nil: the vocabulary.
+	// Outputs are the network's outputs, such as labels; nil: the vocabulary.
 	Outputs() []string
 	// Fingerprint identifies all of the training data and their order.
 	Fingerprint() string
@@ -36,14 +36,14 @@ type Data interface {
 	Sizes() (training, evaluation int64)
 	// EvalData identifies the evaluation data; 0: there are none. A float64 holds it exactly.
 	EvalData() int64
-	// Batches says how lanes read the data, for the audit. Offset is what a lane reads in a
-	// segment.
+	// Batches describes how lanes read the data, for the audit. Offset is the place of a lane's
+	// segment in the data.
 	Batches() corpus.SamplerConfig
 	Offset(segment int64, lane int) int64
-	// Extent is how much there is of the data.
+	// Extent is the size of the data.
 	Extent() Extent
 	// NewTask makes the task with a new network on the device. The gradients have room for tail
-	// floats behind them. The ledger, unless nil, hears of what is read.
+	// floats behind them. The ledger, unless nil, records what lanes read.
 	NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error)
 	Close() error
 }
@@ -86,24 +86,24 @@ func openTask(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	return e.open(ctx, spec)
 }
 
-// Extent is how much there is of a job's data, as far as its network and its memory depend on it.
+// Extent is the size of a job's data, as its network and its memory depend on it.
 type Extent struct {
 	Tokens  int   `json:"vocabulary,omitempty"` // of the vocabulary
-	Outputs int   `json:"outputs,omitempty"`    // what is predicted, unless that is the vocabulary
+	Outputs int   `json:"outputs,omitempty"`    // of the network, unless they are the vocabulary
 	Rows    int64 `json:"rows,omitempty"`       // examples, or rows of time series; 0: a text
 	Longest int   `json:"longest,omitempty"`    // tokens of the longest source or text
-	// LongestTarget is likewise of the targets of pairs and of vectors.
+	// LongestTarget is the same for the targets of pairs and of vectors.
 	LongestTarget int `json:"longest_target,omitempty"`
 	Grams         int `json:"ngrams,omitempty"` // different n-grams
 }
 
-// extentOf is what a manifest tells of the extent, as far as the network depends on it.
+// extentOf returns the extent in a manifest, as far as the network depends on it.
 func extentOf(c *checkpoint.Checkpoint) Extent {
 	return Extent{Tokens: len(c.Vocabulary), Outputs: len(c.Outputs),
 		Grams: int(c.Metrics[metricGrams])}
 }
 
-// mostTokens bounds a job's examples by what was measured: Longest or LongestTarget.
+// mostTokens bounds a job's examples by a measured length: Longest or LongestTarget.
 func mostTokens(spec *rondov1.JobSpec, measured int) int {
 	if measured == 0 || spec.EvalCorpus != "" { // not measured
 		return int(spec.MaxLength)
@@ -115,14 +115,14 @@ func mostTokens(spec *rondov1.JobSpec, measured int) int {
 // place.
 const exampleBytes = 12
 
-// What is assumed of data that cannot be read.
+// Assumed sizes of data that cannot be read.
 const (
 	labelsAssumed  = 256
 	columnsAssumed = 4096 // of vectors
 	gramsAssumed   = 1 << 20
 )
 
-// Assume returns the extent of data that cannot be read, but for the number of tokens.
+// Assume returns an assumed extent of data that cannot be read. Only the number of tokens is known.
 func Assume(spec *rondov1.JobSpec, tokens int) Extent {
 	// at most all columns of a time series
 	data := Extent{Tokens: tokens, Outputs: tokens, Grams: gramsAssumed}
@@ -153,8 +153,8 @@ func dataHash(text string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:])>>11) | 1
 }
 
-// Steps is the number of steps of the whole job: --steps, or the whole steps in --epochs, whichever
-// is less.
+// Steps is the number of steps of the whole job: the lesser of --steps and the whole steps in
+// --epochs.
 func Steps(spec *rondov1.JobSpec, d Data) int64 {
 	steps := spec.Epochs * d.SegmentsPerEpoch() / max(1, spec.Accumulate)
 	if spec.Steps > 0 && (steps == 0 || spec.Steps < steps) {

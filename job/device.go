@@ -164,13 +164,14 @@ func OpenDevice(spec *rondov1.JobSpec, processes int) (compute.Device, error) {
 	return cpu.New(cpu.Config{Threads: Threads(spec, processes), Precision: precision})
 }
 
-// HostMemory says whether a device's memory is the host's.
+// HostMemory reports whether a device's memory is the host's.
 func HostMemory(device compute.Device) bool {
 	_, is := device.(*cpu.Device)
 	return is
 }
 
-// Share gives a device that was opened for one worker the threads of one of so many workers.
+// Share gives a device that was opened for one worker its part of the threads, if processes workers
+// share them.
 func Share(device compute.Device, spec *rondov1.JobSpec, processes int) error {
 	d, ok := device.(interface{ SetThreads(count int) error })
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"rondo/compute/cuda"
 )
 
-// CUDA says whether this binary can compute on GPUs.
+// CUDA reports whether this binary can compute on GPUs.
 const CUDA = true
 
 // GPUs lists the GPUs that this process may use. If there are none, the error may say what is
@@ -26,8 +26,8 @@ func GPUs() ([]GPU, error) {
 	return all, withoutPackage(err)
 }
 
-// NCCL is the version of NVIDIA's collective library, and its file; the error says why there is
-// none.
+// NCCL returns the version and the file of NVIDIA's collective library. The error is the reason for
+// having none.
 func NCCL() (version, library string, err error) { return cuda.NCCL() }
 
 // openCUDA opens the GPU of an index.
@@ -40,7 +40,7 @@ func openCUDA(index int, precision compute.Precision) (_ compute.Device, err err
 	return device, nil
 }
 
-// GPUSizer says how much of a GPU's memory a model of that --precision takes.
+// GPUSizer returns the memory sizes of a model of this --precision on a GPU.
 func GPUSizer(g GPU, precision string) (compute.Sizer, error) {
 	p, err := compute.ParsePrecision(precision)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"rondo/internal/app"
 )
 
-// CUDA says whether this binary can compute on GPUs.
+// CUDA reports whether this binary can compute on GPUs.
 const CUDA = false
 
 // GPUs lists the GPUs that this process may use: none, in this build.

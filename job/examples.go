@@ -14,7 +14,7 @@ import (
 	"rondo/task/translate"
 )
 
-// exampleData is what the Data of tasks of examples have in common.
+// exampleData is the common part of the Data of tasks of examples.
 type exampleData struct {
 	spec       *rondov1.JobSpec
 	set        *examples.Set // all of --corpus
@@ -24,8 +24,8 @@ type exampleData struct {
 	rows       int           // of the table beside examples.Described
 }
 
-// openExampleData opens the job's examples, and those to evaluate on if it has any. rows are those
-// of the table beside them, if there is one.
+// openExampleData opens the job's examples, and those to evaluate on if it has any. rows is the
+// number of rows of the table beside them; 0: there is none.
 func openExampleData(
 	ctx context.Context, spec *rondov1.JobSpec, rows int,
 ) (*exampleData, error) {

@@ -26,13 +26,13 @@ func openHidden(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	return maskedText{d.(*Text)}, nil
 }
 
-// hiddenNetwork is the network of such a task, whose labels are the vocabulary.
+// hiddenNetwork is the network of the task fill. Its labels are the vocabulary.
 func hiddenNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	data.Outputs = data.Tokens
 	return networkOfLabels(spec, data, int(spec.Bptt))
 }
 
-// hiddenText is how the lanes of such a job read a text.
+// hiddenText is a text as the lanes of such a job read it.
 func hiddenText(spec *rondov1.JobSpec, c fill.TextConfig, blank int32) *fill.Text {
 	c.BPTT = int(spec.Bptt)
 	if spec.Task == task.Fill {
@@ -41,7 +41,7 @@ func hiddenText(spec *rondov1.JobSpec, c fill.TextConfig, blank int32) *fill.Tex
 	return fill.NewText(c)
 }
 
-// hiddenBlanks are the blanks of such a job's segments.
+// hiddenBlanks chooses the blanks of such a job's segments.
 func hiddenBlanks(spec *rondov1.JobSpec, blank int32) fill.Blanks {
 	return fill.Blanks{Token: blank, Share: spec.Blanks, Seed: spec.Seed}
 }
@@ -84,7 +84,7 @@ func (d maskedText) NewTask(device compute.Device, tail int, ledger Ledger) (*Ta
 	return t, nil
 }
 
-// evaluateHidden measures such a network on a text.
+// evaluateHidden measures a network of the task fill on a text.
 func evaluateHidden(
 	ctx context.Context, t *Trained, source string, _ Search,
 ) (e telemetry.Eval, err error) {

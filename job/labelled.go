@@ -31,7 +31,7 @@ func labellerNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	return networkOfLabels(spec, data, mostTokens(spec, data.Longest))
 }
 
-// networkOfLabels is the network of a task of labels, for up to so many steps.
+// networkOfLabels is the network of a task of labels. steps is the longest example.
 func networkOfLabels(spec *rondov1.JobSpec, data Extent, steps int) (Network, error) {
 	c, err := labellerConfig(spec, data)
 	if err != nil {

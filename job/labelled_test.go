@@ -207,7 +207,7 @@ func TestLabelledCheckpoint(t *testing.T) {
 	}
 	for _, other := range []string{task.LM, task.Tag} {
 		_, err := LoadTrained(t.Context(), folder, Use{Device: "cpu"}, other)
-		refused(t, err, "is of --task classify, and one of --task "+other+" is needed")
+		refused(t, err, "was trained with --task classify, and this needs --task "+other)
 	}
 	s, err := Show(t.Context(), folder)
 	if err != nil {

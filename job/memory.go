@@ -72,8 +72,8 @@ func Memory(spec *rondov1.JobSpec, data Extent, workers int) (Estimate, error) {
 		e.Copies += 2 * s.parameters // withheld numbers after the last step and after this one
 	}
 	if way, err := jobspec.ParseCompress(spec.Compress); err == nil && way.TopK > 0 &&
-		momentum(spec).On() {
-		e.Copies += 2 * s.parameters // likewise the worker's momentum: see momentumAfter
+		summedJob(spec, 0).RankMomentum().On() {
+		e.Copies += 2 * s.parameters // the same for the worker's momentum: see sum.Job
 	}
 	if spec.ShardOptimizer && workers > 1 {
 		e.Copies += s.slots * s.parameters // gathered for a checkpoint or another ring

@@ -136,8 +136,8 @@ func LoadTrained(
 		return nil, err
 	}
 	if !slices.Contains(tasks, spec.Task) {
-		return nil, app.Usagef("checkpoint %s is of --task %s, and one of --task %s is needed: "+
-			"give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
+		return nil, app.Usagef("checkpoint %s was trained with --task %s, and this needs --task "+
+			"%s: give another folder", c.Path, spec.Task, strings.Join(tasks, " or "))
 	}
 	if err := jobspec.ValidateFields(spec); err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %s", c.Path, err.Error()) // no UsageError

@@ -156,8 +156,8 @@ func TestTaskOfACheckpoint(t *testing.T) {
 	}
 	defer func() { _ = text.Close() }()
 	vocabulary := text.Vocabulary().Tokens()
-	const other = "is of --task dream, and one of --task lm is needed: give another folder"
-	const unknown = "is of --task dream, which this version does not know: "
+	const other = "was trained with --task dream, and this needs --task lm: give another folder"
+	const unknown = "was trained with --task dream, which this version does not know: "
 	for _, c := range []struct{ task, used, shown, resumed string }{
 		{"lm", "", "", "other data with the same vocabulary"}, // saveUntrained knows no text
 		{"", "", "", "other data with the same vocabulary"},

@@ -9,7 +9,7 @@ import (
 // Network is the shape of a task's network.
 type Network struct {
 	Tensors []model.View // all parameters
-	// Table names the tensor of which a pass only touches the rows of the tokens that it reads; "":
+	// Table names the tensor in which a pass touches only the rows of the tokens that it reads; "":
 	// none. With TableByColumn each token has a column of it.
 	Table         string
 	TableByColumn bool

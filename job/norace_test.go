@@ -2,5 +2,5 @@
 
 package job_test
 
-// raced says whether the race detector is built in.
+// raced reports whether the race detector is built in.
 const raced = false

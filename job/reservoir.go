@@ -55,7 +55,7 @@ func reservoirConfig(spec *rondov1.JobSpec, data Extent) (c reservoir.Config, er
 // mostUnits bounds --hidden: the sums are its square.
 const mostUnits = 8192
 
-// reservoirNetwork is what a job of the task reservoir trains.
+// reservoirNetwork is the network of the task reservoir: the sums of its normal equations.
 func reservoirNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	c, err := reservoirConfig(spec, data)
 	if err != nil {

@@ -116,8 +116,8 @@ func (d *Series) Extent() Extent {
 	return e
 }
 
-// numberBytes is the host memory of a number of a series: 8, and what was garbage while the file
-// was read.
+// numberBytes is the host memory of a number of a series: 8 bytes, and the garbage of reading the
+// file.
 const numberBytes = 8 + 32
 
 // seriesNetwork is the network of the task regress.

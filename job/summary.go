@@ -21,6 +21,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
 // The names of a manifest's metrics.
@@ -36,7 +37,7 @@ const (
 	metricGrams            = "ngrams"      // different ones
 )
 
-// Metrics are a step's figures in the manifest, besides the training's progress.
+// Metrics are a step's figures in the manifest, beside the training's progress.
 func Metrics(
 	spec *rondov1.JobSpec, d Data, progress *train.Progress, elapsed time.Duration, timed bool,
 ) checkpoint.Metrics {
@@ -88,8 +89,8 @@ type Summary struct {
 	HiddenBackward int64   `json:"hidden_backward,omitempty"`
 	Dropout        float64 `json:"dropout"`
 	Parameters     int     `json:"parameters"`
-	// Sums describes what is summed up, if nothing is trained by gradients. Cell, Layers, Embed,
-	// Dropout, Optimizer and Rate do not count then.
+	// Sums describes the summed data of a task that does not train by gradients. Cell, Layers,
+	// Embed, Dropout, Optimizer and Rate do not count then.
 	Sums string `json:"sums,omitempty"`
 
 	Corpus           string   `json:"corpus"`
@@ -111,9 +112,8 @@ type Summary struct {
 
 	Loss      *float64 `json:"loss"` // of the last step, in nats per token
 	EpochLoss *float64 `json:"epoch_loss"`
-	// Evaluates says that the job has text to evaluate on. Evaluated is what is known of
-	// evaluations up to this step. ValidationLoss is this step's. Best is the folder's best
-	// checkpoint.
+	// Evaluates: the job has text to evaluate on. Evaluated is the state of its evaluations up to
+	// this step. ValidationLoss is this step's. Best is the folder's best checkpoint.
 	Evaluates      bool      `json:"evaluates"`
 	Evaluated      Evaluated `json:"evaluated"`
 	ValidationLoss *float64  `json:"validation_loss"`
@@ -124,7 +124,7 @@ type Summary struct {
 	Use    []string `json:"use"`    // uses the network, such as rondo generate
 }
 
-// Evaluated is what a manifest tells about evaluations.
+// Evaluated is a manifest's knowledge of evaluations.
 type Evaluated string
 
 // The values of Evaluated.
@@ -181,13 +181,13 @@ func Show(ctx context.Context, location string) (*Summary, error) {
 	return s, nil
 }
 
-// ownFolder says whether a location is a checkpoint's own folder, not a folder of checkpoints.
+// ownFolder reports whether a location is a checkpoint's own folder, not a folder of checkpoints.
 func ownFolder(path, location string) bool {
 	return filepath.Clean(location) == filepath.Clean(path)
 }
 
-// Summarize reads a checkpoint's manifest. location is the checkpoint's own folder, or a folder of
-// checkpoints of which it is the newest.
+// Summarize reads a checkpoint's manifest. location is the checkpoint's own folder, or a folder
+// whose newest checkpoint it is.
 func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	spec, err := Spec(c)
 	if err != nil {
@@ -195,8 +195,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	}
 	of, err := taskOf(spec)
 	if err != nil {
-		return nil, app.Usagef("checkpoint %s is of --task %s, which this version does not know: "+
-			"use the version that made it, or a later one", c.Path, spec.Task)
+		return nil, app.Usagef("checkpoint %s was trained with --task %s, which this version does "+
+			"not know: use the version that made it, or a later one", c.Path, spec.Task)
 	}
 	network, err := NetworkOf(spec, extentOf(c))
 	if err != nil {
@@ -245,8 +245,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	return s, nil
 }
 
-// count fills in how much the job has read; an epoch has so many segments, unless an older version
-// did not record it.
+// count fills in the amount of data that the job has read. epoch is the number of segments of an
+// epoch; nil: an older version did not record it.
 func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
 	if task.Segments(spec.Task) && !counts(spec) {
@@ -291,12 +291,12 @@ func CheckEarlyStop(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) err
 	return nil
 }
 
-// OtherRates says that a job goes on from a checkpoint of a job of another length, if the learning
-// rates depend on that: then the steps are not those of one run. "": they are.
+// OtherRates returns a warning if a job goes on from a checkpoint of a job of another length, and
+// the learning rates depend on that: then the steps are not those of one run. "": no warning.
 func OtherRates(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) string {
-	kind, steps := train.ScheduleKind(spec.LrSchedule), Steps(spec, d)
+	kind, steps := optim.ScheduleKind(spec.LrSchedule), Steps(spec, d)
 	before, known := c.Metrics[metricTotalSteps]
-	if kind != train.Cosine && kind != train.Linear || !known || before == float64(steps) {
+	if kind != optim.Cosine && kind != optim.Linear || !known || before == float64(steps) {
 		return ""
 	}
 	return fmt.Sprintf("--lr-schedule %s falls over all steps of the job, which were %.0f at the "+
@@ -304,7 +304,7 @@ func OtherRates(spec *rondov1.JobSpec, d Data, c *checkpoint.Checkpoint) string 
 		"before it", kind, before, c.Step, steps, steps)
 }
 
-// commands fills in the command lines, without the run's --inject, logs and traces. early says that
+// commands fills in the command lines, without the run's --inject, logs and traces. early:
 // --early-stop has ended the job.
 func (s *Summary) commands(of *rondov1.JobSpec, command, location string, early bool) {
 	spec := proto.CloneOf(of)

@@ -107,7 +107,7 @@ func TestMomentumAfter(t *testing.T) {
 		spec := jobspec.Textbook()
 		spec.Compress, spec.Optimizer, spec.Momentum, spec.Beta1 = "topk:0.1", "momentum", 0.5, 0.75
 		c.set(spec)
-		if got := momentumAfter(spec, 1000); got != c.want {
+		if got := SumUpdate(spec, 1000).MomentumAfter; got != c.want {
 			t.Errorf("%s: after step %d, want %d", name, got, c.want)
 		}
 		n, err := languageNetwork(spec, Extent{Tokens: 80})
@@ -140,7 +140,7 @@ func TestGradientScale(t *testing.T) {
 		spec := jobspec.Textbook()
 		spec.Wire = "fp16"
 		c.set(spec)
-		if got := gradientScale(spec); got != c.want {
+		if got := float64(SumUpdate(spec, 0).Scale); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -163,7 +163,7 @@ func TestHoldAfter(t *testing.T) {
 		spec := jobspec.Textbook()
 		spec.Compress, spec.Optimizer = "powersgd:4", "adamw"
 		c.set(spec)
-		if got := holdAfter(spec, 1000); got != c.want {
+		if got := SumUpdate(spec, 1000).HoldAfter; got != c.want {
 			t.Errorf("%s: after step %d, want %d", name, got, c.want)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"rondo/telemetry"
 )
 
-// entry is what this package knows of a task.
+// entry is this package's part of a task.
 type entry struct {
 	command string // of rondo, which uses the task's networks
 	// open opens the job's data.
@@ -26,7 +26,7 @@ type entry struct {
 	evaluate func(ctx context.Context, t *Trained, source string, how Search) (telemetry.Eval,
 		error)
 	examples examples.Kind // "": the lanes read no examples
-	// counter is what a task of labels counts in an evaluation.
+	// counter makes the counter of a task of labels for an evaluation.
 	counter func(labels []string) label.Counter
 }
 

@@ -203,7 +203,7 @@ func (d *Text) Close() error {
 	return err
 }
 
-// Write lets a language model continue a text by so many tokens, and passes it piece by piece.
+// Write lets a language model continue a text by that many tokens, and passes it piece by piece.
 func (t *Trained) Write(
 	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
 ) error {
@@ -252,8 +252,7 @@ func evaluateText(
 	})
 }
 
-// scoreText measures a text, of which score returns the loss summed over the targets, and their
-// number.
+// scoreText measures a text. score returns the loss summed over the targets, and their number.
 func (t *Trained) scoreText(
 	ctx context.Context, source string, score func(corpus.Tokens) (float64, int64, error),
 ) (e telemetry.Eval, err error) {

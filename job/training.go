@@ -9,6 +9,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
 // TrainConfig configures the step loop, without the settings that differ from rank to rank.
@@ -20,14 +21,14 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 	c := train.Config{
 		Lanes: int(spec.Batch),
 		Steps: Steps(spec, d),
-		Optimizer: train.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
+		Optimizer: optim.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
 			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
 			WeightDecay: spec.WeightDecay},
-		Schedule: train.Schedule{Kind: train.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
+		Schedule: optim.Schedule{Kind: optim.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
 			Min: spec.LrMin, Warmup: spec.WarmupSteps, Decay: spec.LrDecay,
 			Every: spec.LrStepEvery, Patience: spec.LrPatience},
-		Clip: train.Clip{Limit: spec.Clip, By: train.ClipBy(spec.ClipBy),
-			Scope: train.ClipScope(spec.ClipScope)},
+		Clip: optim.Clip{Limit: spec.Clip, By: optim.ClipBy(spec.ClipBy),
+			Scope: optim.ClipScope(spec.ClipScope)},
 		Accumulate:     int(spec.Accumulate),
 		LaneGroups:     int(jobspec.LaneGroups(spec)),
 		Canonical:      jobspec.Canonical(spec),
@@ -44,8 +45,8 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 		EvictStragglers: spec.EvictStragglers,
 	}
 	if counts(spec) { // the sum itself is added to the parameters
-		c.Optimizer = train.Optimizer{Rule: rule}
-		c.Schedule = train.Schedule{Kind: train.Constant, Rate: 1}
+		c.Optimizer = optim.Optimizer{Rule: rule}
+		c.Schedule = optim.Schedule{Kind: optim.Constant, Rate: 1}
 		c.Clip.Limit = 0
 	}
 	return c, nil
@@ -59,15 +60,15 @@ func rule(spec *rondov1.JobSpec) (compute.Optimizer, error) {
 	if counts(spec) {
 		return compute.SGD, nil
 	}
-	rule, err := train.ParseOptimizer(spec.Optimizer)
+	rule, err := optim.Parse(spec.Optimizer)
 	return rule, app.Usage(err)
 }
 
 // local configures local SGD; the zero value sums each step's gradient.
-func local(spec *rondov1.JobSpec) train.Local {
+func local(spec *rondov1.JobSpec) optim.Local {
 	if spec.SyncEvery <= 1 {
-		return train.Local{}
+		return optim.Local{}
 	}
-	return train.Local{Every: spec.SyncEvery, Outer: train.Outer(spec.OuterOptimizer),
+	return optim.Local{Every: spec.SyncEvery, Outer: optim.Outer(spec.OuterOptimizer),
 		Rate: spec.OuterLr, Momentum: spec.OuterMomentum}
 }

@@ -37,7 +37,7 @@ func translatorNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	return n, nil
 }
 
-// networkOfPairs is a translator for pairs of up to so many steps.
+// networkOfPairs is a translator for pairs of at most source and target steps.
 func networkOfPairs(c model.TranslatorConfig, data Extent, source, target int) Network {
 	return Network{Tensors: c.Layout(), data: exampleBytes * data.Rows,
 		make: func(on compute.Device) (weights, error) { return model.NewTranslator(c, on) },
@@ -124,7 +124,7 @@ func (t *Trained) searcher(how Search) (s *translate.Searcher, together int, err
 	return s, c.Sentences, app.Usage(err)
 }
 
-// Search says how translations are searched: see translate.SearchConfig.
+// Search configures the search for translations: see translate.SearchConfig.
 type Search struct {
 	Beam    int
 	Penalty float64
@@ -189,7 +189,8 @@ func evaluateTranslations(
 	return t.measurePairs(ctx, source, how, 0)
 }
 
-// measurePairs measures a translator on a file of examples. rows are those of the table beside it.
+// measurePairs measures a translator on a file of examples. rows is the number of rows of the table
+// beside it.
 func (t *Trained) measurePairs(
 	ctx context.Context, source string, how Search, rows int,
 ) (e telemetry.Eval, err error) {

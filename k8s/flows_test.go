@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// allowed is every connection that the NetworkPolicies let through, in every overlay. Whoever adds
-// a port or a rule adds a line here. What may go elsewhere may go anywhere.
+// allowed is every connection that the NetworkPolicies allow, in every overlay. A new port or rule
+// needs a line here. A peer that may connect to "elsewhere" may connect to any address.
 const allowed = `
 worker       worker       TCP 7000   the ring
 worker       coordinator  TCP 7000   membership
@@ -44,10 +44,12 @@ coordinator  elsewhere    TCP 6443
 other        etcd         TCP 2379   etcd is shared by the namespace's jobs
 `
 
-// besides is what an overlay allows more, and without what it does not have.
+// besides returns the connections that an overlay allows in addition, and those that it lacks.
 func besides(overlay string) (more string, without string) {
 	switch overlay {
 	case "s3":
+		return "worker elsewhere TCP 443 storage", ""
+	case "s3-identity":
 		return "worker elsewhere TCP 443 storage\nworker node-identity TCP 80 credentials\n" +
 			"worker pod-identity TCP 80 credentials", ""
 	case "monitoring":
@@ -79,7 +81,7 @@ func table(lines, without string) map[string]bool {
 	return flows
 }
 
-// A peer is somebody who sends or receives: a pod, or an address elsewhere if it has no labels.
+// A peer is one end of a connection: a pod, or an outside address if it has no labels.
 type peer struct {
 	name      string
 	address   string // of a host's own service
@@ -93,7 +95,7 @@ func peers(objects []metav1.Object) []peer {
 	dns := []corev1.ContainerPort{{ContainerPort: 53, Protocol: corev1.ProtocolUDP},
 		{ContainerPort: 53, Protocol: corev1.ProtocolTCP}}
 	web := []corev1.ContainerPort{{ContainerPort: 80, Protocol: corev1.ProtocolTCP}}
-	var open []corev1.ContainerPort // what a stranger may listen on
+	var open []corev1.ContainerPort // ports on which a stranger may listen
 	for _, port := range []int32{22, 80, 443, 2379, 2380, 2381, 6443, 7000, 7001, 8080} {
 		open = append(open, corev1.ContainerPort{ContainerPort: port,
 			Protocol: corev1.ProtocolTCP})
@@ -126,7 +128,7 @@ func peers(objects []metav1.Object) []peer {
 	return all
 }
 
-// selects says whether a selector has the labels; nil selects nothing.
+// selects reports whether a selector has the labels; nil selects nothing.
 func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string) bool {
 	t.Helper()
 	parsed, err := metav1.LabelSelectorAsSelector(selector)
@@ -136,7 +138,7 @@ func selects(t *testing.T, selector *metav1.LabelSelector, of map[string]string)
 	return parsed.Matches(labels.Set(of))
 }
 
-// admits says whether a rule's peers have the other side in them; a rule without peers is for all.
+// admits reports whether a rule's peers include the other side; a rule without peers is for all.
 func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) bool {
 	t.Helper()
 	return len(rule) == 0 || slices.ContainsFunc(rule, func(p networkingv1.NetworkPolicyPeer) bool {
@@ -145,7 +147,7 @@ func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) boo
 			block, err := netip.ParsePrefix(p.IPBlock.CIDR)
 			return err == nil && block.Contains(netip.MustParseAddr(other.address))
 		case p.IPBlock != nil || other.labels == nil:
-			return false // the addresses that are named are of the hosts' own services
+			return false // the named addresses belong to the hosts' own services
 		case p.NamespaceSelector == nil && other.namespace != "rondo":
 			return false
 		case p.NamespaceSelector != nil && !selects(t, p.NamespaceSelector,
@@ -156,7 +158,7 @@ func admits(t *testing.T, rule []networkingv1.NetworkPolicyPeer, other peer) boo
 	})
 }
 
-// opens says whether a rule's ports have the receiver's port; a rule without ports is for all.
+// opens reports whether a rule's ports have the receiver's port; a rule without ports is for all.
 func opens(rule []networkingv1.NetworkPolicyPort, port corev1.ContainerPort) bool {
 	protocol := func(p *corev1.Protocol) corev1.Protocol {
 		if p == nil {
@@ -173,8 +175,8 @@ func opens(rule []networkingv1.NetworkPolicyPort, port corev1.ContainerPort) boo
 	})
 }
 
-// leaves and enters say whether the policies let a connection out of one and into another peer:
-// any policy that selects a peer keeps out what none of them allows.
+// leaves and enters report whether the policies allow a connection to leave one peer and to enter
+// the other. A peer that a policy selects may do only the things that some policy allows.
 func leaves(
 	t *testing.T, policies []*networkingv1.NetworkPolicy, from, to peer, port corev1.ContainerPort,
 ) bool {
@@ -243,7 +245,7 @@ func flows(t *testing.T, objects []metav1.Object) map[string]bool {
 			}
 		}
 	}
-	for flow := range found { // who may go anywhere may go to these too
+	for flow := range found { // a peer that may go anywhere may go here too
 		words := strings.Fields(flow)
 		if words[1] == "stranger" || words[1] == "other-etcd" {
 			words[1] = "elsewhere"
@@ -255,7 +257,7 @@ func flows(t *testing.T, objects []metav1.Object) map[string]bool {
 	return found
 }
 
-// The policies let through what the table above has, and nothing else.
+// The policies allow the connections of the table above, and no others.
 func TestFlows(t *testing.T) {
 	eachOverlay(t, func(t *testing.T, overlay string, objects []metav1.Object) {
 		more, without := besides(overlay)
@@ -275,7 +277,7 @@ func TestFlows(t *testing.T) {
 	})
 }
 
-// Every port has a name, and somebody who reaches it.
+// Every port has a name and a peer that may reach it.
 func TestPorts(t *testing.T) {
 	eachOverlay(t, func(t *testing.T, overlay string, objects []metav1.Object) {
 		reached := kubelet()
@@ -301,7 +303,7 @@ func TestPorts(t *testing.T) {
 	})
 }
 
-// listens says whether a pod has the port.
+// listens reports whether a pod has the port.
 func listens(p corev1.Pod, at intstr.IntOrString) bool {
 	return slices.ContainsFunc(p.Spec.Containers, func(c corev1.Container) bool {
 		return slices.ContainsFunc(c.Ports, func(port corev1.ContainerPort) bool {
@@ -328,8 +330,8 @@ func probed(c corev1.Container) []intstr.IntOrString {
 	return ports
 }
 
-// What selects pods selects those of one template, and names ports that they have; every container
-// answers probes.
+// Selectors select the pods of one template and name ports that these have; every container answers
+// probes.
 func TestSelectors(t *testing.T) {
 	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
 		all := pods(objects)

@@ -1,9 +1,8 @@
-// Package k8s holds what Rondo applies to a Kubernetes cluster: kustomizations of the shared etcd
-// and of one job, components that change them, and overlays that put both together for
-// `kubectl apply -k`. `rondo submit` renders the same files, so what a person reads here is what
-// runs. README.md has the tree in one page.
+// Package k8s holds the manifests that Rondo applies to a Kubernetes cluster: kustomizations of the
+// shared etcd and of one job, components that change them, and overlays that put both together for
+// `kubectl apply -k`. `rondo submit` renders the same files. README.md has the tree in one page.
 //
-// It knows no cluster and renders nothing itself, and imports nothing of Rondo's.
+// It knows no cluster, renders nothing itself, and imports nothing of Rondo's.
 package k8s
 
 import (

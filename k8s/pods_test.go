@@ -52,7 +52,7 @@ func pods(objects []metav1.Object) []corev1.Pod {
 
 func component(p corev1.Pod) string { return p.Labels["app.kubernetes.io/component"] }
 
-// What the API server asks of a namespace's pods that enforces "restricted".
+// Every pod meets the API server's conditions for a namespace that enforces "restricted".
 func TestPodSecurity(t *testing.T) {
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks())
 	if err != nil {
@@ -143,8 +143,8 @@ func help(t *testing.T) func(words ...string) string {
 	}
 }
 
-// Every flag is one that the command has, every variable in it is set, and the image is of the
-// version that the commands are.
+// The command has every flag, every variable in it is set, and the image has the version of the
+// commands.
 func TestArguments(t *testing.T) {
 	ask := help(t)
 	variable := regexp.MustCompile(`\$\((\w+)\)`)

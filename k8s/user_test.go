@@ -20,8 +20,8 @@ func resourceOf(kind string) string {
 	return strings.ToLower(kind) + "s"
 }
 
-// Who has the role may make, change and remove all that is rendered, and give the observer no more
-// than is the role's own.
+// The role may create, change and remove all rendered objects. It gives the observer no rights that
+// it does not have itself.
 func TestUser(t *testing.T) {
 	text, err := os.ReadFile("user.yaml")
 	if err != nil {

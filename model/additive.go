@@ -9,7 +9,7 @@ import (
 )
 
 // additive is the recurrent layers of a decoder with AttentionBahdanau, as one operator: y: [Td, B,
-// H] of the entry's x: [Td, B, D]. It runs them step by step, because a step's input has the
+// H] of decoderInput's x: [Td, B, D]. It runs them step by step, because a step's input has the
 // context that the last layer's state before it attends to. Its backward pass runs each step
 // forward once more, so that it keeps the states alone. Like attention it reads the encoder's
 // output, and overwrites its gradient, without a node.
@@ -77,7 +77,7 @@ func (n *translation) newAdditive(steps *stackMemory, flat []float32,
 	T, S, B, H, W := d.T, e.T, d.B, c.Hidden, e.width()
 	a := &additive{parameters: d.parameters, tape: d.tape, T: T,
 		lanes: make([]int32, S*B), y: cut(d.memory.hidden[0], T, B, H),
-		dx: d.inputGradient(c.Layers, d.entryWidth()), dencoded: e.inputGradient(0, W).flat}
+		dx: d.inputGradient(c.Layers, d.unattendedWidth()), dencoded: e.inputGradient(0, W).flat}
 	a.cut(c, S, T, B, func(n int) []float32 {
 		part := flat[:n:n]
 		flat = flat[roundUp(n):]
@@ -155,7 +155,7 @@ func (a *additive) attendBackward(t int, dquery []float32) {
 func (a *additive) forward(t int, x []float32) []float32 {
 	s, B := a.step, a.of.B
 	a.attend(t)
-	wide := s.entryWidth()
+	wide := s.unattendedWidth()
 	in := s.memory.embedded
 	a.dev.CopyRows(a.part(in, 0), packed(a.rows(x, t, wide), wide), B, wide, nil, false)
 	a.dev.CopyRows(a.part(in, wide), packed(a.context, a.of.W), B, a.of.W, nil, false)
@@ -193,7 +193,7 @@ func (a *additive) run(x []float32) []float32 {
 
 // backward computes the gradients of x, the weights and the encoder's output.
 func (a *additive) backward(x, dy []float32) {
-	s, of, H, wide := a.step, a.of, a.step.Hidden, a.step.entryWidth()
+	s, of, H, wide := a.step, a.of, a.step.Hidden, a.step.unattendedWidth()
 	begin, end := s.layersSpan(a.views)
 	for _, x := range [][]float32{a.dencoded, a.dwk, a.grads[begin:end:end],
 		a.view(attentionQuery, a.grads), a.view(attentionScore, a.grads)} {

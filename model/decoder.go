@@ -55,7 +55,7 @@ func (d *Decoder) allocate() (err error) {
 	B := len(d.identity)
 	d.memory.allocate(c, t.dev.Alloc, d.maxSource, 1, B)
 	d.make(&d.memory)
-	d.lanes = d.entry.lanes
+	d.lanes = d.input.lanes
 	d.logits = t.dev.Alloc(B * c.TargetVocab)
 	if c.Ends != EndToken {
 		s, _, _ := c.endShape(1, B)

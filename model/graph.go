@@ -106,10 +106,7 @@ type graph struct {
 func newGraph(m *Model, T, B int, memory *stackMemory, grads []float32) (*graph, error) {
 	g := &graph{model: m, weights: m.weights()}
 	g.stack = &stack{parameters: &m.parameters, stackConfig: stackConfig{Config: m.config},
-		tape: &g.tape, T: T, B: B, memory: memory, partial: grads}
-	if !m.config.TieWeights {
-		g.rows = &m.parameters.rows
-	}
+		tape: &g.tape, rows: &m.parameters.rows, T: T, B: B, memory: memory, partial: grads}
 	if err := g.compile(g.build); err != nil {
 		g.close()
 		return nil, err

@@ -36,8 +36,8 @@ type Layer struct {
 	dw       *tensor.Dense // gradient as a tensor
 	owned    *buffer       // memory of gradient if the layer allocated it; else nil
 	// gradientReady is called when weight gradients have been queued: those of the first tensors,
-	// and this many rows of the next one. It is called early if the kernel is a compute.Telling.
-	// Nil: not called.
+	// and this many rows of the next one. It is called early if the kernel is a
+	// compute.ProgressReporter. Nil: not called.
 	gradientReady func(tensors, rows int)
 	applied       bool
 }
@@ -193,8 +193,8 @@ func differentiate(name string, in gorgonia.Nodes, dx *buffer, dw *tensor.Dense,
 // backward runs the kernel's backward pass, and reports the weights' gradients.
 func (l *Layer) backward(dy, dx []float32) {
 	dw := recurrentWeights(l.views, l.gradient)
-	if k, ok := l.kernel.(compute.Telling); ok && l.gradientReady != nil {
-		k.BackwardTelling(dy, l.dout, dw, dx, l.dstate, l.gradientReady)
+	if k, ok := l.kernel.(compute.ProgressReporter); ok && l.gradientReady != nil {
+		k.BackwardReporting(dy, l.dout, dw, dx, l.dstate, l.gradientReady)
 		return
 	}
 	l.kernel.Backward(dy, l.dout, dw, dx, l.dstate)

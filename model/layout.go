@@ -152,8 +152,8 @@ func LayerLayout(s compute.RecurrentShape) []View {
 // After a recurrent layer's recurrence its weight gradients are one product each over all steps:
 // first W_ih's, then the others', then the gradient for the layer below. The first layer's
 // gradients come last and have the least work to overlap with, so W_hh's are reported gate by gate.
-// A device whose layers are no compute.Telling reports all gradients of a layer together. The last
-// end is the whole gradient. c must be valid.
+// A device whose layers are no compute.ProgressReporter reports all gradients of a layer together.
+// The last end is the whole gradient. c must be valid.
 func Finishes(c Config) []int {
 	views := Layout(c)
 	var ends []int

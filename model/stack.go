@@ -50,8 +50,8 @@ func (c stackConfig) layerShape(k, T, B int) compute.RecurrentShape {
 	return s
 }
 
-// entryWidth is the width of the first layer's input without the columns of attention.
-func (c stackConfig) entryWidth() int { return c.inputWidth(0) + c.context }
+// unattendedWidth is the width of the first layer's input without the columns of attention.
+func (c stackConfig) unattendedWidth() int { return c.inputWidth(0) + c.context }
 
 // directionShape is the shape of a direction of a layer.
 func (c stackConfig) directionShape(d direction, T, B int) compute.RecurrentShape {
@@ -184,12 +184,12 @@ type stack struct {
 	*parameters
 	stackConfig
 	tape   *tape         // that the gradients are reported to
-	rows   *gradientRows // of the embedding; nil: it is tied
+	rows   *gradientRows // of an embedding that is not tied
 	T, B   int
 	memory *stackMemory
 
-	// partial takes the gradients, but for an untied embedding's, if it is set; begin is where they
-	// begin in grads.
+	// partial takes the gradients from grads[begin:] on in its place, but for those of an embedding
+	// that is not tied. nil: grads takes all.
 	partial []float32
 	begin   int
 
@@ -227,11 +227,11 @@ func (s *stack) makeInput() {
 		if c.context > 0 { // the memory is for both
 			y = s.inputGradient(c.Layers+1, c.Embed)
 		}
-		grad := table.of(s.grads)
-		if s.rows == nil {
-			grad = s.gradientOf(table)
+		grad, rows := table.of(s.grads), s.rows
+		if c.TieWeights {
+			grad, rows = s.gradientOf(table), nil
 		}
-		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, s.rows, y)
+		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, rows, y)
 		s.embedding.done = s.tape.finishing(table)
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
 	}

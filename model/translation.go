@@ -10,16 +10,16 @@ import (
 // training graph once it is compiled.
 //
 // The graph is one chain, because Gorgonia would add the gradients of a node with two readers in
-// memory of its own: encoder, entry, decoder, attention, output. The decoder's layers read the
-// encoder's final states, and attention its outputs, in memory that both name, and their gradients
-// go the same way back. The entry keeps the two in order.
+// memory of its own: encoder, decoder's input, decoder, attention, output. The decoder's layers
+// read the encoder's final states, and attention its outputs, in memory that both name, and their
+// gradients go the same way back. The decoder's input keeps the two in order.
 type translation struct {
 	tape
 	translator       *Translator
 	encoder, decoder *stack
 	vectors          *vectors // in place of the encoder; nil: there is one
 	joints           []joint  // of a bidirectional encoder
-	entry            *entry
+	input            *decoderInput
 	attention        *attention // nil: none follows the decoder's layers
 	additive         *additive  // nil: not AttentionBahdanau
 	ends             *ends      // nil: EndToken
@@ -120,8 +120,8 @@ func (n *translation) make(memory *translationMemory) {
 			n.ends.remaining = make([]int32, n.decoder.T*n.decoder.B)
 		}
 	}
-	n.entry = newEntry(n)
-	n.entry.attended = kind != AttentionNone
+	n.input = newDecoderInput(n)
+	n.input.attended = kind != AttentionNone
 	gradient := 0
 	if kind == AttentionBahdanau {
 		n.newAdditive(&memory.steps, memory.additive, dfirst)
@@ -150,7 +150,7 @@ func (n *translation) first(k int) compute.RecurrentState {
 	return n.encoder.sides(k)[0].out
 }
 
-// source adds the encoder to the graph, and returns what the entry depends on.
+// source adds the encoder to the graph, and returns what the decoder's input depends on.
 func (n *translation) source(nodes *gorgonia.ExprGraph, leaves *leaves) (*gorgonia.Node, error) {
 	if n.vectors != nil {
 		return leaves.tensor(vectorWeight), nil
@@ -170,7 +170,7 @@ func (n *translation) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node,
 	if err != nil {
 		return nil, nil, err
 	}
-	if x, err = n.entry.apply(x, nodes, leaves); err != nil {
+	if x, err = n.input.apply(x, nodes, leaves); err != nil {
 		return nil, nil, err
 	}
 	if n.additive != nil {
@@ -262,12 +262,12 @@ func (n *translation) attends() (of *compute.Attention, keys *[]float32) {
 // decode runs the decoder on the loaded tokens, without dropout, and returns the output layer's
 // input: [Td, B, H].
 func (n *translation) decode() []float32 {
-	n.entry.run(false)
+	n.input.run(false)
 	var y []float32
 	if n.additive != nil {
-		y = n.additive.run(n.entry.x.flat)
+		y = n.additive.run(n.input.x.flat)
 	} else {
-		y = n.decoder.runLayers(compute.RecurrentInput{X: n.entry.x.flat})
+		y = n.decoder.runLayers(compute.RecurrentInput{X: n.input.x.flat})
 	}
 	if n.attention != nil {
 		y = n.attention.run(y)
@@ -286,10 +286,10 @@ func (n *translation) close() {
 	}
 }
 
-// entry is the operator between encoder and decoder: it makes the first decoder layer's input of
-// the target's embedding, or the deep input's output, and, unless with ContextState, the context:
-// the last encoder layer's final hidden state, or the last projection of a vector.
-type entry struct {
+// decoderInput is the operator between encoder and decoder: it makes the first decoder layer's
+// input of the target's embedding, or the deep input's output, and, unless with ContextState, the
+// context: the last encoder layer's final hidden state, or the last projection of a vector.
+type decoderInput struct {
 	*translation
 	context, dcontext []float32 // [B, H], and its gradient
 	lanes             []int32   // [Td, B]: each row's lane of the context
@@ -299,28 +299,28 @@ type entry struct {
 	attended          bool      // attention has computed dencoded
 }
 
-func newEntry(n *translation) *entry {
+func newDecoderInput(n *translation) *decoderInput {
 	decoder := n.decoder
 	c := decoder.stackConfig
-	e := &entry{translation: n, lanes: make([]int32, decoder.T*decoder.B),
+	di := &decoderInput{translation: n, lanes: make([]int32, decoder.T*decoder.B),
 		scratch: decoder.inputGradient(c.Layers+1, max(c.inputWidth(0), c.context)).flat}
 	if decoder.deep != nil && c.context == 0 {
-		e.x = decoder.deep.y
+		di.x = decoder.deep.y
 	} else {
-		e.x = cut(decoder.memory.embedded, decoder.T, decoder.B, c.entryWidth())
+		di.x = cut(decoder.memory.embedded, decoder.T, decoder.B, c.unattendedWidth())
 	}
 	if v := n.vectors; v != nil {
 		last := len(v.y) - 1
-		e.context, e.dcontext, e.dencoded = v.y[last], v.dy[last], v.dw
+		di.context, di.dcontext, di.dencoded = v.y[last], v.dy[last], v.dw
 	} else {
 		top := n.encoder.sides(c.Layers - 1)[0]
-		e.context, e.dcontext = top.out.H, top.dout.H
-		e.dencoded = n.encoder.inputGradient(0, n.encoder.width())
+		di.context, di.dcontext = top.out.H, top.dout.H
+		di.dencoded = n.encoder.inputGradient(0, n.encoder.width())
 	}
-	for i := range e.lanes {
-		e.lanes[i] = int32(i % decoder.B)
+	for i := range di.lanes {
+		di.lanes[i] = int32(i % decoder.B)
 	}
-	return e
+	return di
 }
 
 // makeFirst makes the states from which the decoder starts: it joins the final states of the
@@ -335,84 +335,84 @@ func (n *translation) makeFirst() {
 }
 
 // embedded computes the target's embedding.
-func (e *entry) embedded(training bool) []float32 {
-	y := e.decoder.embedded(training)
-	e.ends.embed(y)
+func (di *decoderInput) embedded(training bool) []float32 {
+	y := di.decoder.embedded(training)
+	di.ends.embed(y)
 	return y
 }
 
 // run computes x.
-func (e *entry) run(training bool) {
-	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
-	y := s.deep.run(e.embedded(training))
+func (di *decoderInput) run(training bool) {
+	s, n, wide := di.decoder, di.decoder.T*di.decoder.B, di.decoder.inputWidth(0)
+	y := s.deep.run(di.embedded(training))
 	if s.context == 0 {
 		return // y is x
 	}
-	s.dev.CopyRows(e.part(e.x.flat, 0), packed(y, wide), n, wide, nil, false)
-	s.dev.CopyRows(e.part(e.x.flat, wide), packed(e.context, s.context), n, s.context, e.lanes,
-		false)
+	s.dev.CopyRows(di.part(di.x.flat, 0), packed(y, wide), n, wide, nil, false)
+	s.dev.CopyRows(di.part(di.x.flat, wide), packed(di.context, s.context), n, s.context,
+		di.lanes, false)
 }
 
 // part is the columns of x, or of its gradient, from at on.
-func (e *entry) part(x []float32, at int) compute.Columns {
-	return compute.Columns{X: x, Stride: e.decoder.entryWidth(), At: at}
+func (di *decoderInput) part(x []float32, at int) compute.Columns {
+	return compute.Columns{X: x, Stride: di.decoder.unattendedWidth(), At: at}
 }
 
 // backward computes the gradients of the table, the deep input and the encoder's output, and adds
 // the final state's to the one that the decoder's layers have computed.
-func (e *entry) backward(dx []float32) {
-	s, n, wide := e.decoder, e.decoder.T*e.decoder.B, e.decoder.inputWidth(0)
+func (di *decoderInput) backward(dx []float32) {
+	s, n, wide := di.decoder, di.decoder.T*di.decoder.B, di.decoder.inputWidth(0)
 	if s.context > 0 {
-		d := e.scratch[:n*s.context]
-		s.dev.CopyRows(packed(d, s.context), e.part(dx, wide), n, s.context, nil, false)
+		d := di.scratch[:n*s.context]
+		s.dev.CopyRows(packed(d, s.context), di.part(dx, wide), n, s.context, nil, false)
 		if s.stateless { // no layer has overwritten it
-			s.dev.Zero(e.dcontext)
+			s.dev.Zero(di.dcontext)
 		}
-		s.dev.EmbedBackward(e.dcontext, d, e.lanes)
-		d = e.scratch[:n*wide]
-		s.dev.CopyRows(packed(d, wide), e.part(dx, 0), n, wide, nil, false)
+		s.dev.EmbedBackward(di.dcontext, d, di.lanes)
+		d = di.scratch[:n*wide]
+		s.dev.CopyRows(packed(d, wide), di.part(dx, 0), n, wide, nil, false)
 		dx = d
 	}
 	if s.deep != nil { // others have used the embedding's memory since, which may be dx's
 		d := s.deep.kernel.Gradient()
 		s.dev.CopyRows(packed(d, wide), packed(dx, wide), n, wide, nil, false)
-		s.deep.backward(e.embedded(true), d)
+		s.deep.backward(di.embedded(true), d)
 		dx = s.deep.dx.flat
 	}
-	e.ends.backward(dx)
+	di.ends.backward(dx)
 	if s.dropped != nil {
 		s.dropped.drop(cut(dx, s.T, s.B, s.Embed))
 	}
 	s.embedding.backward(dx, s.ids)
-	e.joinBackward()
-	if e.vectors != nil {
-		e.vectors.backward()
-	} else if !e.attended {
-		s.dev.Zero(e.dencoded.flat)
+	di.joinBackward()
+	if di.vectors != nil {
+		di.vectors.backward()
+	} else if !di.attended {
+		s.dev.Zero(di.dencoded.flat)
 	}
 }
 
 // apply adds the operator to the graph of the encoder's output, and returns x's node.
-func (e *entry) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights *leaves) (
+func (di *decoderInput) apply(encoded *gorgonia.Node, nodes *gorgonia.ExprGraph, weights *leaves) (
 	*gorgonia.Node, error) {
-	s := e.decoder
-	forward := &operator{name: "decoder.input", shape: e.x.value.Shape().Clone(),
+	s := di.decoder
+	forward := &operator{name: "decoder.input", shape: di.x.value.Shape().Clone(),
 		wrt: []bool{true, false, true},
 		run: func([]gorgonia.Value) (gorgonia.Value, error) {
-			e.makeFirst()
-			e.run(true)
-			return e.x.value, nil
+			di.makeFirst()
+			di.run(true)
+			return di.x.value, nil
 		}}
 	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
 		backward := &operator{name: "decoder.input.backward",
-			shape: e.dencoded.value.Shape().Clone(),
+			shape: di.dencoded.value.Shape().Clone(),
 			run: func(in []gorgonia.Value) (gorgonia.Value, error) {
-				dx, err := floats(in[2], len(e.x.flat))
+				dx, err := floats(in[2], len(di.x.flat))
 				if err != nil {
 					return nil, err
 				}
-				e.backward(dx)
-				return e.dencoded.value, nil
+				di.backward(dx)
+				return di.dencoded.value, nil
 			}}
 		dencoded, err := backward.apply(in[0], y, dy)
 		if err != nil {

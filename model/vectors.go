@@ -30,8 +30,8 @@ func (c TranslatorConfig) validateVectors() error {
 	case c.Vectors > maxWidth:
 		return fmt.Errorf("--vectors: %d columns are more than %d", c.Vectors, maxWidth)
 	case c.Vectors > 0 && (c.Bidirectional || c.Attention != AttentionNone):
-		return errors.New("--bidirectional and --attention are of an encoder, and vectors have " +
-			"none: leave them out")
+		return errors.New("--bidirectional and --attention belong to an encoder, and vectors " +
+			"have none: leave them out")
 	case c.Vectors > 0 && c.Feedback != FeedbackBoth:
 		return errors.New("--feedback is not for a network of vectors: leave it out")
 	}
@@ -135,7 +135,7 @@ func (v *vectors) run() {
 	v.each(t.view(vectorWeight, t.params), func(k int, w []float32) {
 		t.dev.Gemm(false, true, v.B, H, F, 1, v.x, w, 0, v.y[k])
 	})
-	if t.config.Context == ContextInput { // the entry adds to it
+	if t.config.Context == ContextInput { // decoderInput adds to it
 		t.dev.Zero(v.dy[0])
 	}
 }

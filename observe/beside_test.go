@@ -22,10 +22,10 @@ import (
 	"rondo/telemetry"
 )
 
-// notebook is a Job that notes what it is told.
+// notebook is a Job that records calls.
 type notebook struct {
 	told []kube.Progress
-	says kube.Wanted // to who reads it now
+	says kube.Wanted // the answer to the next read
 	err  error
 
 	forgotten int
@@ -84,13 +84,13 @@ func newBench(t *testing.T) *bench {
 	return b
 }
 
-// wants has the Job say so, and a watch tell of it.
+// wants changes the Job's wishes and wakes a watch.
 func (b *bench) wants(w kube.Wanted) {
 	b.job.says = w
 	b.want(w)
 }
 
-// look takes the job as it is after so long.
+// look observes the job after a time.
 func (b *bench) look(after time.Duration) {
 	b.at = b.at.Add(after)
 	b.take(b.t.Context(), found{view: b.view, scale: func(_ context.Context, workers int) error {
@@ -113,8 +113,8 @@ func (b *bench) steps() (steps []int64) {
 	return steps
 }
 
-// The Job hears of steps, and that nothing has changed, every ten seconds, of what changes
-// seldom after five, of another phase at once, and after the end once a minute.
+// The Job's annotations are written every ten seconds for steps or without a change, after five
+// seconds for rare changes, at once for another phase, and once a minute after the end.
 func TestKeeperTellsTheJob(t *testing.T) {
 	b := newBench(t)
 	for step := range int64(32) {
@@ -209,7 +209,7 @@ func TestKeeperTellsOfTheEndOfAnother(t *testing.T) {
 	}
 }
 
-// Who led the run that has ended says nothing to the Job of the next.
+// The leader of an ended run writes nothing to the Job of the next one.
 func TestKeeperLeavesTheNextRunAlone(t *testing.T) {
 	b := newBench(t)
 	b.wants(kube.Wanted{Workers: 2, Run: 1})
@@ -224,8 +224,8 @@ func TestKeeperLeavesTheNextRunAlone(t *testing.T) {
 	}
 }
 
-// What was heard of the Job may be old: it is read before the leader is asked, and who cannot read
-// it asks for nothing.
+// A watched state of the Job may be old, so the Job is read before the leader is asked. An observer
+// that cannot read it asks for nothing.
 func TestKeeperReadsBeforeItScales(t *testing.T) {
 	b := newBench(t)
 	b.view.Plan.Limit = 6
@@ -429,8 +429,8 @@ func TestKeeperTellsOfARefusal(t *testing.T) {
 	}
 }
 
-// Beside a Job, the observer in the leader's pod writes what the job does into its annotations,
-// and has the ring grow as the Job does.
+// Beside a Job, the observer in the leader's pod writes the job's progress into its annotations,
+// and lets the ring grow with the Job.
 func TestObserveBesideAJob(t *testing.T) {
 	workers := int32(2)
 	client := fake.NewClientset(&batchv1.Job{

@@ -19,7 +19,7 @@ import (
 	"rondo/telemetry"
 )
 
-// heardBy is an audience that notes what it is shown, in a few letters.
+// heardBy is an audience that records its events in a few letters.
 type heardBy struct {
 	mu             sync.Mutex
 	words          []string
@@ -130,13 +130,13 @@ func ended(g cluster.Generation) cluster.Plan {
 	return cluster.Plan{Generation: g, Phase: cluster.Ended}
 }
 
-// A leader that still tells of the run before is asked again, until it tells of this one.
+// A leader that still reports the earlier run is asked again, until it reports this one.
 func TestFollowerDoesNotMixRuns(t *testing.T) {
 	calls := 0
 	watch := func(ctx context.Context, fn func(*rondov1.Event) error) error {
 		calls++
 		generation := uint64(1)
-		if calls > 3 { // the first is of run 1, the next two are of a leader that is late
+		if calls > 3 { // the first is of run 1, the next two of a leader that is late
 			generation = 3
 		}
 		for n := range int64(2) {
@@ -160,7 +160,7 @@ func TestFollowerDoesNotMixRuns(t *testing.T) {
 	}
 }
 
-// A watch that ends although the run has not is begun anew, and what was shown is shown again.
+// A watch that ends before the run has is started anew, and events that were shown are shown again.
 func TestFollowerWatchesToTheEnd(t *testing.T) {
 	var watched chan struct{}
 	watch := func(ctx context.Context, fn func(*rondov1.Event) error) error {
@@ -214,7 +214,7 @@ func TestFollowerOutlastsItsStore(t *testing.T) {
 	})
 }
 
-// What a client logs about a leader that it cannot reach is the trouble, for as long as it may be
+// A client's log about a leader that it cannot reach is shown as the trouble, as long as it may be
 // true.
 func TestAway(t *testing.T) {
 	at := time.Unix(1000, 0)

@@ -26,10 +26,10 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// limit is for what a test waits for.
+// limit bounds a test's waits.
 const limit = 40 * time.Second
 
-// aJob is a job in an etcd of its own, whose workers and coordinators are ours.
+// aJob is a job in an etcd of its own, with workers and coordinators made by the test.
 type aJob struct {
 	t     *testing.T
 	close func() // etcd
@@ -114,7 +114,7 @@ func (j *aJob) lead(pod string) (stop func()) {
 	return stop
 }
 
-// worker is a registered worker that reports what it is told to.
+// worker is a registered worker that sends the test's reports.
 type worker struct {
 	*rpc.Reporter
 	t     *testing.T
@@ -177,7 +177,7 @@ func done(generation uint64, n int64) *rondov1.Event {
 		Loss: 1, TokensPerSecond: 600, Generation: generation}}}
 }
 
-// shown is a state as it is served.
+// shown is a state as the page serves it.
 type shown struct {
 	Job, Run, Phase, Reason, Leader string
 	Generation                      uint64

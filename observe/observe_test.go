@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("go.etcd.io/etcd/server/v3/lease.(*lessor).runLoop"))
 }
 
-// hasLines says whether a text of metrics has all of these lines.
+// hasLines reports whether a text of metrics has all of these lines.
 func hasLines(text []byte, lines ...string) (missing string) {
 	for _, line := range lines {
 		if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
@@ -104,7 +104,7 @@ func TestObserveAJob(t *testing.T) {
 	}
 }
 
-// An observer starts without etcd, and says that it has none.
+// An observer starts without etcd, and reports that.
 func TestObserveWithoutEtcd(t *testing.T) {
 	j := &aJob{t: t, where: meet.Config{Etcd: []string{"127.0.0.1:1"}, Job: "demo",
 		Patience: time.Second}}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"rondo/dashboard"
+	"rondo/internal/certs"
 	"rondo/internal/connlimit"
 )
 
@@ -65,11 +67,32 @@ func (s *site) readyz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
+// localHost refuses requests for other hosts than an IP address or localhost. A page of the
+// internet can give its own host name this machine's address, and then read in a browser here what
+// only this machine may (DNS rebinding).
+func localHost(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		host, _, err := net.SplitHostPort(r.Host)
+		if err != nil {
+			host = strings.Trim(r.Host, "[]") // without a port
+		}
+		if host != "localhost" && net.ParseIP(host) == nil {
+			http.Error(w, "this page is for this machine alone: ask for localhost",
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // serve serves a listener until ctx ends.
 func (s *site) serve(ctx context.Context, listener net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	// Idle connections keep no probe out.
 	bounded := connlimit.New(listener, func() int { return openLimit })
+	if !certs.Exposed(listener.Addr().String()) {
+		s.server.Handler = localHost(s.server.Handler)
+	}
 	s.server.ConnState = bounded.ConnState()
 	group.Go(func() error { return s.pages.Run(ctx) })
 	group.Go(func() error {

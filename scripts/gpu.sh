@@ -5,7 +5,7 @@
 #   gpu.sh               packs and, where there is a GPU, runs all three commands
 #   gpu.sh dry           packs and tries the commands on the emulated driver, with small shapes
 #
-# On that machine, which needs glibc, the driver and xz or python3, and no network:
+# On that machine, which needs glibc, the driver, tar and gzip, and no network:
 #
 #   bin/gpu/run.sh [-out folder] [-only core,rondo] facts|tests|tools
 #
@@ -43,8 +43,8 @@ fi
 # For a kernel that hangs.
 scripts/kernels.sh debug "$folder/programs/debug"
 
-# Compressed, for the folder is to be copied to another machine.
-tar -C "$folder/programs" -cf - . | xz -T0 -4 >"$folder/programs.tar.xz"
+# Compressed, for the folder is to be copied to another machine, which may have no xz.
+tar -C "$folder/programs" -cf - . | gzip -9 >"$folder/programs.tar.gz"
 rm -rf "$folder/programs"
 
 cat >"$folder/run.sh" <<'END'
@@ -62,19 +62,13 @@ fi
 mkdir -p "$parent"
 mkdir "$work"
 : >"$mark"
-archive=$here/programs.tar.xz
-if command -v xz >/dev/null; then
-	tar -xJf "$archive" -C "$work"
-else
-	python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' \
-		"$archive" "$work"
-fi
+tar -xzf "$here/programs.tar.gz" -C "$work"
 exec "$work/gpu" -folder "$work" "$@"
 END
 chmod +x "$folder/run.sh"
-# With the tree itself, of 11 MiB, it is to fit into 64 MiB.
-most=$((52 << 20))
-bytes=$(stat -c %s "$folder/programs.tar.xz")
+# With the tree itself, of 16 MiB, it is to fit into 64 MiB.
+most=$((48 << 20))
+bytes=$(stat -c %s "$folder/programs.tar.gz")
 say "packed: $((bytes >> 20)) MiB, $folder/run.sh"
 if [ "$bytes" -gt $most ]; then
 	say "the pack may have $((most >> 20)) MiB"
@@ -84,7 +78,7 @@ fi
 flags=""
 if [ "${1:-}" = dry ]; then
 	flags=-emulated
-elif [ ! -e /dev/nvidiactl ]; then
+elif [ ! -e /dev/nvidiactl ] && [ ! -e /dev/dxg ]; then
 	say "there is no GPU here: carry $folder to a machine that has one, and start run.sh there"
 	exit
 fi

@@ -3,7 +3,8 @@
 //
 //   - [Around]: around the ring, in buckets that travel while backward goes on (buckets.go);
 //   - [Hierarchy]: within hosts first, then across them (hierarchy.go);
-//   - [Compressed]: with fewer bytes, by allreduce/compress (compressed.go);
+//   - [Compressed]: with fewer bytes, by allreduce/compress (compressed.go). policy.go decides what
+//     that changes in the update;
 //   - [Tree]: the lane groups' gradients in the order of one binary tree (tree.go);
 //   - [Group]: between the devices directly, by NCCL (group.go).
 //

@@ -10,6 +10,7 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
+	"rondo/train/optim"
 )
 
 // queued is a ring that sums in a goroutine, one sum after the other.
@@ -164,16 +165,16 @@ func TestBucketsSumTheGradient(t *testing.T) {
 // does.
 func TestBucketsBeginWithinBackward(t *testing.T) {
 	for _, c := range []struct {
-		clip Clip
+		clip optim.Clip
 		size int64
 		each int // in a step
 	}{
 		// The output layer; for each layer W_ih, then the rest, split by gates for the first layer;
 		// then the embedding with the tail.
-		{Clip{1, ByNorm, ScopeGlobal}, 1, 8},
-		{Clip{0, ByNorm, ScopeWorker}, 1, 8},
-		{Clip{1, ByNorm, ScopeGlobal}, onePiece, 0},
-		{Clip{1, ByNorm, ScopeWorker}, 1, 0},
+		{byNorm(1, optim.ScopeGlobal), 1, 8},
+		{byNorm(0, optim.ScopeWorker), 1, 8},
+		{byNorm(1, optim.ScopeGlobal), onePiece, 0},
+		{byNorm(1, optim.ScopeWorker), 1, 0},
 	} {
 		j := deep(2)
 		j.config.Clip, j.bucketBytes = c.clip, c.size

@@ -11,6 +11,7 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/cpu"
+	"rondo/train/optim"
 )
 
 // dealt returns the ends of the lanes of n ranks with whole groups each.
@@ -100,7 +101,7 @@ func (f *breakingRing) AllReduceTree(
 }
 
 // canonical is a job with lane groups on one rank.
-func canonical(groups int, scope ClipScope) job {
+func canonical(groups int, scope optim.ClipScope) job {
 	j := newJob(1)
 	j.config.Canonical, j.config.LaneGroups, j.config.Clip.Scope = true, groups, scope
 	j.config.Clip.Limit = 0.1
@@ -129,7 +130,7 @@ func TestCanonical(t *testing.T) {
 		"twelve groups": {12, func(*job) {}},
 		"six groups":    {6, func(*job) {}},
 		"by value": {4, func(j *job) {
-			j.config.Clip.By, j.config.Clip.Limit = ByValue, 0.01
+			j.config.Clip.By, j.config.Clip.Limit = optim.ByValue, 0.01
 		}},
 		"accumulated": {12, func(j *job) {
 			j.config.Accumulate, j.config.Optimizer.Rule = 4, compute.Adam
@@ -143,7 +144,7 @@ func TestCanonical(t *testing.T) {
 			j.config.HostMemory, j.model.GradientTail = false, 0
 		}},
 	} {
-		for _, scope := range []ClipScope{ScopeGlobal, ScopeGroup} {
+		for _, scope := range []optim.ClipScope{optim.ScopeGlobal, optim.ScopeGroup} {
 			t.Run(fmt.Sprint(name, ", ", scope), func(t *testing.T) {
 				t.Parallel()
 				j := canonical(c.groups, scope)
@@ -166,7 +167,7 @@ func TestCanonical(t *testing.T) {
 // Clipping by group gives the same result on any number of ranks, within the rounding of the ring's
 // sum.
 func TestClipByGroupInARing(t *testing.T) {
-	j := canonical(6, ScopeGroup)
+	j := canonical(6, optim.ScopeGroup)
 	j.config.Canonical, j.config.Steps = false, 20
 	want := j.mustRun(t).losses()
 	j.ranks = 4
@@ -182,7 +183,7 @@ func TestClipByGroupInARing(t *testing.T) {
 func TestCanonicalKilled(t *testing.T) {
 	j := elasticJob(6)
 	j.config.Canonical, j.config.LaneGroups, j.config.Accumulate = true, 6, 2
-	j.config.Clip.Scope, j.config.Clip.Limit = ScopeGroup, 0.1
+	j.config.Clip.Scope, j.config.Clip.Limit = optim.ScopeGroup, 0.1
 	oracle := j.mustRun(t)
 	for name, how := range map[string]breakage{
 		"before": {dead: []int{1}}, "carried": {dead: []int{3}, carried: true},
@@ -216,7 +217,7 @@ func TestCanonicalKilled(t *testing.T) {
 
 // A job that resumes on another number of ranks ends with the same bits.
 func TestCanonicalResume(t *testing.T) {
-	j := canonical(12, ScopeGroup)
+	j := canonical(12, optim.ScopeGroup)
 	j.config.Steps, j.config.Accumulate = 23, 2 // 4.5 steps an epoch
 	j.config.Save, j.config.SaveEvery = true, 1
 	straight := j.mustRun(t)
@@ -284,14 +285,14 @@ func TestCanonicalRefuses(t *testing.T) {
 	for want, change := range map[string]func(*job){
 		"must divide --batch 12": func(j *job) { j.config.LaneGroups = 5 },
 		"need lane groups":       func(j *job) { j.config.LaneGroups = 0 },
-		"clips by worker":        func(j *job) { j.config.Clip.Scope = ScopeWorker },
+		"clips by worker":        func(j *job) { j.config.Clip.Scope = optim.ScopeWorker },
 		"are not whole groups":   func(j *job) { j.ranks, j.ends = 2, []int{3, testG} },
 		"--sync-every cannot be used with": func(j *job) {
-			j.config.Local = Local{Every: 4, Outer: OuterAverage}
+			j.config.Local = optim.Local{Every: 4, Outer: optim.OuterAverage}
 		},
 		"--accumulate -1: must be": func(j *job) { j.config.Accumulate = -1 },
 	} {
-		j := canonical(6, ScopeGlobal)
+		j := canonical(6, optim.ScopeGlobal)
 		change(&j)
 		if err := j.run(t)[0].err; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %q", err, want)

@@ -9,61 +9,16 @@ import (
 
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/train/optim"
 )
-
-func TestClip(t *testing.T) {
-	dev, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	clipper := dev.NewClipper()
-	defer clipper.Close()
-	inf := float32(math.Inf(1))
-	g := func(x ...float32) []float32 { return x }
-	for name, c := range map[string]struct {
-		clip  Clip
-		share float64
-		g     []float32
-		want  []float32
-		norm  float64
-	}{
-		"off":             {Clip{0, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
-		"norm above":      {Clip{1, ByNorm, ScopeGlobal}, 1, g(3, -4), g(.6, -.8), 5},
-		"norm just above": {Clip{4, ByNorm, ScopeGlobal}, 1, g(3, -4), g(2.4, -3.2), 5},
-		"norm at":         {Clip{5, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
-		"norm below":      {Clip{9, ByNorm, ScopeGlobal}, 1, g(3, -4), g(3, -4), 5},
-		"value":           {Clip{3.5, ByValue, ScopeGlobal}, 1, g(3, -4), g(3, -3.5), 5},
-		"then the share":  {Clip{1, ByNorm, ScopeWorker}, .5, g(3, -4), g(.3, -.4), 5},
-		"value and share": {Clip{3.5, ByValue, ScopeWorker}, .5, g(3, -4), g(1.5, -1.75), 5},
-		"zero":            {Clip{1, ByNorm, ScopeGlobal}, 1, g(0, 0), g(0, 0), 0},
-		"not finite":      {Clip{1, ByValue, ScopeWorker}, .5, g(3, inf), g(3, inf), math.Inf(1)},
-	} {
-		g := dev.Alloc(len(c.g))
-		dev.Upload(g, c.g)
-		by := c.clip.by(c.share, exactLimit)
-		clipper.Clip(g, &by, nil)
-		for i := range g {
-			if norm := clipper.Norm(); norm != c.norm || math.Abs(float64(g[i]-c.want[i])) > 1e-6 {
-				t.Errorf("%s: %v and norm %v, want %v and %v", name, g, norm, c.want, c.norm)
-			}
-		}
-	}
-	if n := math.Inf(1); !isFinite(1) || isFinite(n) || isFinite(-n) || isFinite(math.NaN()) {
-		t.Error("isFinite is wrong")
-	}
-	nan := float32(math.NaN())
-	if !allFinite([]float32{0, -1, math.MaxFloat32}) || allFinite([]float32{0, -inf}) ||
-		allFinite([]float32{nan, 1}) {
-		t.Error("allFinite is wrong")
-	}
-}
 
 // One step of plain SGD with clipping by worker equals the formula: each worker's mean gradient,
 // clipped, weighted by its share of the targets, and summed.
 func TestWorkerClipAsWritten(t *testing.T) {
 	ends := []int{1, 3, testG}
-	for _, clip := range []Clip{{0.05, ByNorm, ScopeWorker}, {0.003, ByValue, ScopeWorker}} {
+	for _, clip := range []optim.Clip{
+		byNorm(0.05, optim.ScopeWorker), byValue(0.003, optim.ScopeWorker),
+	} {
 		t.Run(fmt.Sprint(clip.By), func(t *testing.T) {
 			j := newJob(3)
 			j.ends, j.config.Clip, j.config.Steps = ends, clip, 1
@@ -118,7 +73,7 @@ func byHand(t *testing.T, j job) (params []float64, norm float64) {
 		limit := j.config.Clip.Limit
 		clipped := 0
 		for i, v := range g {
-			if j.config.Clip.By == ByValue {
+			if j.config.Clip.By == optim.ByValue {
 				if math.Abs(v) > limit {
 					v, clipped = math.Copysign(limit, v), clipped+1
 				}
@@ -156,4 +111,16 @@ func gradientOf(t *testing.T, m *model.Model, batches Batches, first, count int)
 		g = append(g, float64(v))
 	}
 	return g
+}
+
+func TestFinite(t *testing.T) {
+	if n := math.Inf(1); !isFinite(1) || isFinite(n) || isFinite(-n) || isFinite(math.NaN()) {
+		t.Error("isFinite is wrong")
+	}
+	nan := float32(math.NaN())
+	inf := float32(math.Inf(1))
+	if !allFinite([]float32{0, -1, math.MaxFloat32}) || allFinite([]float32{0, -inf}) ||
+		allFinite([]float32{nan, 1}) {
+		t.Error("allFinite is wrong")
+	}
 }

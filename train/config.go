@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // Config is a job's training configuration. The values are the same on all ranks; the interfaces
@@ -26,10 +28,10 @@ type Config struct {
 	// the number of ranks. Each Ring's Sum must then be a tree sum.
 	Canonical bool
 
-	Optimizer Optimizer
-	Schedule  Schedule
-	Clip      Clip
-	Local     Local
+	Optimizer optim.Optimizer
+	Schedule  optim.Schedule
+	Clip      optim.Clip
+	Local     optim.Local
 	// NonfiniteLimit is how many non-finite steps in a row end the job. At least 1.
 	NonfiniteLimit int64
 	// RandomStep takes a random step in the place of one that is not finite. It is drawn by Seed.
@@ -97,8 +99,8 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	}
 	for _, check := range []func() error{
 		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall,
-		c.Optimizer.validate, c.Schedule.validate, c.Clip.validate, c.validateRandom,
-		func() error { return c.Local.validate(c.Clip) },
+		c.Optimizer.Validate, c.Schedule.Validate, c.Clip.Validate, c.validateRandom,
+		func() error { return c.Local.Validate(c.Clip) },
 	} {
 		if err := check(); err != nil {
 			return err
@@ -134,7 +136,7 @@ func (c *Config) validateShape() error {
 }
 
 func (c *Config) validatePasses() error {
-	byGroup := c.Clip.Scope == ScopeGroup
+	byGroup := c.Clip.Scope == optim.ScopeGroup
 	switch {
 	case c.Accumulate < 1 || c.Accumulate > maxAccumulate:
 		return fmt.Errorf("--accumulate %d: must be 1 to %d", c.Accumulate, maxAccumulate)
@@ -142,13 +144,13 @@ func (c *Config) validatePasses() error {
 		return fmt.Errorf("--lane-groups %d: must divide --batch %d", c.LaneGroups, c.Lanes)
 	case c.LaneGroups == 0 && (c.Canonical || byGroup):
 		return errors.New("train: --reduce canonical and --clip-scope group need lane groups")
-	case c.Local.on() && c.LaneGroups > 0:
+	case c.Local.On() && c.LaneGroups > 0:
 		return errors.New("--sync-every cannot be used with --lane-groups, --reduce canonical " +
 			"or --clip-scope group: each worker trains its lanes together")
-	case c.NewSlots != nil && (c.Canonical || c.Local.on()):
+	case c.NewSlots != nil && (c.Canonical || c.Local.On()):
 		return errors.New("--shard-optimizer cannot be used with --reduce canonical or " +
 			"--sync-every: each worker has only its own range of each step's summed gradient")
-	case c.Canonical && c.Clip.beforeRing() && !byGroup:
+	case c.Canonical && c.Clip.BeforeSum() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")
 	}
@@ -158,7 +160,7 @@ func (c *Config) validatePasses() error {
 // Overlaps reports whether the ranks may begin to sum a gradient during the backward pass: no rank
 // needs its norm first, and none adds up lane groups.
 func (c *Config) Overlaps() bool {
-	return !c.Clip.beforeRing() && !c.Local.on() && c.LaneGroups == 0
+	return !c.Clip.BeforeSum() && !c.Local.On() && c.LaneGroups == 0
 }
 
 func (c *Config) validateRollCall() error {
@@ -197,3 +199,5 @@ func (c *Config) validateIntervals() error {
 	}
 	return nil
 }
+
+func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }

@@ -6,15 +6,16 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 // One wrong bit anywhere changes a digest within 34 steps, or rounds, and nothing else does.
 func TestDigestReadsAllParameters(t *testing.T) {
-	digestReadsAll(t, Local{})
-	digestReadsAll(t, Local{Every: 55, Outer: OuterAverage})
+	digestReadsAll(t, optim.Local{})
+	digestReadsAll(t, optim.Local{Every: 55, Outer: optim.OuterAverage})
 }
 
-func digestReadsAll(t *testing.T, local Local) {
+func digestReadsAll(t *testing.T, local optim.Local) {
 	t.Helper()
 	const units = 34 // see package audit
 	alone := func(t *testing.T, change func(params []float32)) (digests [units]uint64, n int) {

@@ -14,6 +14,7 @@ import (
 	"rondo/compute/cpu"
 	"rondo/model"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 var (
@@ -188,7 +189,7 @@ func (h *elasticWorker) Commit(c Commit) error {
 	if last := h.reads[n-1].step; last != step {
 		return fmt.Errorf("step %d is committed after step %d was read", step, last)
 	}
-	began := h.trainer.cfg.Local.began(step)
+	began := h.trainer.cfg.Local.Began(step)
 	for ; n > 0 && h.reads[n-1].generation == h.generation && h.reads[n-1].step > began; n-- {
 		h.reads[n-1].committed = true
 	}
@@ -411,7 +412,7 @@ func elasticJob(steps int64) job {
 	j.model.Hidden = 8
 	j.config.Steps, j.config.Schedule.Rate = steps, 0.5
 	j.evaluation, j.config.EvalEvery = newEvaluation(60), 3
-	j.config.Schedule.Kind = OnPlateau
+	j.config.Schedule.Kind = optim.OnPlateau
 	j.config.Save, j.config.SaveEvery, j.config.CheckEvery = true, 4, 2
 	return j
 }

@@ -5,13 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"rondo/train/exact"
 )
 
 // Layout of the buffer that the ranks sum for an evaluation.
 const (
-	evalLoss      = 0               // exact: the loss summed over targets
-	evalTokens    = exactFloats     // exact: the targets that count
-	evalNonfinite = 2 * exactFloats // ranks whose loss is not finite
+	evalLoss      = 0                // exact: the loss summed over targets
+	evalTokens    = exact.Floats     // exact: the targets that count
+	evalNonfinite = 2 * exact.Floats // ranks whose loss is not finite
 	evalCounts    = evalNonfinite + 1
 )
 
@@ -28,15 +30,15 @@ func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 	if err != nil {
 		return EvalReport{}, fmt.Errorf("evaluation: %w", err)
 	}
-	buf := make([]float32, evalCounts+exactFloats*len(score.Counts))
-	if exactable(sum.value()) {
-		sum.put(buf[evalLoss:])
+	buf := make([]float32, evalCounts+exact.Floats*len(score.Counts))
+	if exact.Fits(sum.Value()) {
+		sum.Put(buf[evalLoss:])
 	} else {
 		buf[evalNonfinite] = 1
 	}
-	putExact(buf[evalTokens:], float64(score.Targets))
+	exact.Put(buf[evalTokens:], float64(score.Targets))
 	for i, n := range score.Counts {
-		putExact(buf[evalCounts+i*exactFloats:], float64(n))
+		exact.Put(buf[evalCounts+i*exact.Floats:], float64(n))
 	}
 	if e.ring.Peers != nil {
 		if err := e.ring.Peers.AllReduce(ctx, buf); err != nil {
@@ -45,18 +47,18 @@ func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 		e.exchange.lastSum = e.cfg.Now()
 	}
 	count := func(at int) int64 {
-		sum := takeExact(buf[at:])
-		return int64(sum.value())
+		sum := exact.Take(buf[at:])
+		return int64(sum.Value())
 	}
-	sum, score.Targets = takeExact(buf[evalLoss:]), count(evalTokens)
+	sum, score.Targets = exact.Take(buf[evalLoss:]), count(evalTokens)
 	for i := range score.Counts {
-		score.Counts[i] = count(evalCounts + i*exactFloats)
+		score.Counts[i] = count(evalCounts + i*exact.Floats)
 	}
 	report := EvalReport{Step: e.progress.Step, Tokens: score.Targets}
 	if report.Tokens == 0 {
 		return report, errors.New("evaluation: the data have no target")
 	}
-	score.Loss = sum.value()
+	score.Loss = sum.Value()
 	if buf[evalNonfinite] != 0 {
 		score.Loss = math.NaN()
 	}
@@ -67,12 +69,12 @@ func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {
 
 // evaluateOwn returns the exact loss and the score on this rank's lanes. It computes the lanes in
 // the same groups as training.
-func (e *evaluator) evaluateOwn(ctx context.Context) (sum exactSum, own Score, err error) {
+func (e *evaluator) evaluateOwn(ctx context.Context) (sum exact.Sum, own Score, err error) {
 	own.Counts = make([]int64, e.task.Counters())
 	for _, lanes := range e.groups {
 		err := e.seat.Evaluate(ctx, lanes, func(part Score) {
 			e.beat() // a long evaluation has no steps
-			sum.add(part.Loss)
+			sum.Add(part.Loss)
 			own.Targets += part.Targets
 			for i, n := range part.Counts {
 				own.Counts[i] += n

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/train/exact"
 )
 
 // Peers are the collectives of a ring's ranks for everything but gradients. All ranks call the same
@@ -63,9 +64,9 @@ const Tail = tailSize
 
 // Layout of the tail. Each value is summed over the ranks.
 const (
-	tailLoss      = 0           // exact: the rank's part of the mean loss
-	tailNorm      = exactFloats // exact: the norm of the rank's gradient, weighted by its share
-	tailNonfinite = tailNorm + exactFloats
+	tailLoss      = 0            // exact: the rank's part of the mean loss
+	tailNorm      = exact.Floats // exact: the norm of the rank's gradient, weighted by its share
+	tailNonfinite = tailNorm + exact.Floats
 	tailCulprit   = tailNonfinite + 1
 	tailStop      = tailCulprit + 1
 	tailRegroup   = tailStop + 1
@@ -74,16 +75,17 @@ const (
 	tailSize      = tailArrival + arrivalSlots
 )
 
-const stepModulus = 1 << digitBits
+// stepModulus keeps a sum of exact.MaxTerms step numbers below 2^24, which float32 holds exactly.
+const stepModulus = 1 << 24 / exact.MaxTerms
 
 // tally is what the ranks tell each other in a step: one rank's values, or their sum.
 type tally struct {
-	loss      exactSum // the rank's loss, summed over its targets, by the step's targets
-	norm      exactSum // of its gradient or its clipped parts, each weighted by its share
-	nonfinite int      // ranks whose loss or gradient is not finite
-	culprit   int      // the rank, if nonfinite is 1
-	stop      int      // ranks that want to stop after this step
-	regroup   int      // ranks that want to leave the ring after this step
+	loss      exact.Sum // the rank's loss, summed over its targets, by the step's targets
+	norm      exact.Sum // of its gradient or its clipped parts, each weighted by its share
+	nonfinite int       // ranks whose loss or gradient is not finite
+	culprit   int       // the rank, if nonfinite is 1
+	stop      int       // ranks that want to stop after this step
+	regroup   int       // ranks that want to leave the ring after this step
 	// slowest is the longest time that a rank took from the previous sum until it only waited for
 	// this one. It is set in a sum only, and not exact. See arrivalSlots.
 	slowest time.Duration
@@ -166,8 +168,8 @@ func (x *exchange) sumOverRanks(
 
 // put writes a rank's tally into its tail.
 func (t tally) put(tail []float32, step int64) {
-	t.loss.put(tail[tailLoss:])
-	t.norm.put(tail[tailNorm:])
+	t.loss.Put(tail[tailLoss:])
+	t.norm.Put(tail[tailNorm:])
 	tail[tailNonfinite] = float32(t.nonfinite)
 	tail[tailCulprit] = float32(t.nonfinite * t.culprit) // of one rank alone the sum is its number
 	tail[tailStop] = float32(t.stop)
@@ -178,8 +180,8 @@ func (t tally) put(tail []float32, step int64) {
 // takeTally reads the sum of the tallies.
 func takeTally(tail []float32) tally {
 	return tally{
-		loss:      takeExact(tail[tailLoss:]),
-		norm:      takeExact(tail[tailNorm:]),
+		loss:      exact.Take(tail[tailLoss:]),
+		norm:      exact.Take(tail[tailNorm:]),
 		nonfinite: int(tail[tailNonfinite]),
 		culprit:   int(tail[tailCulprit]),
 		stop:      int(tail[tailStop]),

@@ -20,6 +20,7 @@ import (
 	"rondo/model"
 	"rondo/sum"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -316,10 +317,10 @@ func newJob(ranks int) job {
 		batches: newLanes(false),
 		config: Config{
 			Lanes: testG, Steps: 50, NonfiniteLimit: 3,
-			Optimizer: Optimizer{Rule: compute.SGD, Momentum: 0.9, Beta1: 0.9, Beta2: 0.999,
+			Optimizer: optim.Optimizer{Rule: compute.SGD, Momentum: 0.9, Beta1: 0.9, Beta2: 0.999,
 				Rho: 0.99, Epsilon: 1e-8},
-			Schedule:   Schedule{Kind: Constant, Rate: 4, Decay: 0.5},
-			Clip:       Clip{Limit: 1, By: ByNorm, Scope: ScopeGlobal},
+			Schedule:   optim.Schedule{Kind: optim.Constant, Rate: 4, Decay: 0.5},
+			Clip:       optim.Clip{Limit: 1, By: optim.ByNorm, Scope: optim.ScopeGlobal},
 			HostMemory: true,
 		},
 		bucketBytes: 1,
@@ -433,3 +434,12 @@ func (o *outcome) losses() []float64 {
 }
 
 var errTest = errors.New("it broke")
+
+// byNorm clips by norm, and byValue by value.
+func byNorm(limit float64, scope optim.ClipScope) optim.Clip {
+	return optim.Clip{Limit: limit, By: optim.ByNorm, Scope: scope}
+}
+
+func byValue(limit float64, scope optim.ClipScope) optim.Clip {
+	return optim.Clip{Limit: limit, By: optim.ByValue, Scope: scope}
+}

@@ -9,6 +9,7 @@ import (
 
 	"rondo/compute"
 	"rondo/sum"
+	"rondo/train/optim"
 )
 
 // testGroup is a Group in one process. Its members sum the contents of their devices' memory.
@@ -71,9 +72,9 @@ func (c *testGroup) Close() {}
 
 // A Group's sums give the same bits as the ring's, and the gradients do not go around the ring.
 func TestGroup(t *testing.T) {
-	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
+	for _, scope := range []optim.ClipScope{optim.ScopeGlobal, optim.ScopeWorker} {
 		j := resumable(compute.LSTM, false, compute.AdamW)
-		j.config.Clip, j.config.Steps, j.config.SaveEvery = Clip{1, ByNorm, scope}, 26, 10
+		j.config.Clip, j.config.Steps, j.config.SaveEvery = byNorm(1, scope), 26, 10
 		spoil := j.device
 		want := j.mustRun(t)
 		for name, own := range ofItsOwn(t) {

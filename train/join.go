@@ -7,6 +7,7 @@ import (
 
 	"rondo/compute"
 	"rondo/train/agree"
+	"rondo/train/exact"
 )
 
 // Ring is a rank's place in one generation. The caller owns its parts. After a failure they may
@@ -134,9 +135,9 @@ func (t *Trainer) ranksOf(ring Ring) agree.Ranks {
 
 func (r Ring) validate(lanes int) error {
 	n := len(r.LaneEnds)
-	if n < 1 || n > maxRanks || r.Rank < 0 || r.Rank >= n {
+	if n < 1 || n > exact.MaxTerms || r.Rank < 0 || r.Rank >= n {
 		return fmt.Errorf("train: rank %d of %d ranks: want 0 to N-1, and N at most %d", r.Rank, n,
-			maxRanks)
+			exact.MaxTerms)
 	}
 	end := 0
 	for rank, next := range r.LaneEnds {

@@ -9,6 +9,7 @@ import (
 
 	"rondo/compute"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // fault is a fault in the output layer of a step.
@@ -64,22 +65,22 @@ func TestNonfiniteStepIsSkippedByAll(t *testing.T) {
 	const bad = 7 // steps before it
 	for name, c := range map[string]struct {
 		fault     fault
-		clip      Clip
+		clip      optim.Clip
 		wrongLoss bool
 		notice    string
 	}{
-		"loss, worker": {lossNaN, Clip{1, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
-		"loss, global": {lossNaN, Clip{1, ByNorm, ScopeGlobal}, true, "on 1 of 3 ranks"},
-		"loss, never":  {lossNaN, Clip{0, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
-		"grad, worker": {gradInf, Clip{1, ByNorm, ScopeWorker}, true, "on 1 of 3 ranks"},
-		"grad, value":  {gradInf, Clip{0.1, ByValue, ScopeWorker}, true, "on 1 of 3 ranks"},
-		"grad, global": {gradInf, Clip{0.1, ByValue, ScopeGlobal}, false, "summed gradient"},
-		"huge, never":  {gradHuge, Clip{0, ByValue, ScopeWorker}, false, "summed gradient"},
+		"loss, worker": {lossNaN, byNorm(1, optim.ScopeWorker), true, "on 1 of 3 ranks"},
+		"loss, global": {lossNaN, byNorm(1, optim.ScopeGlobal), true, "on 1 of 3 ranks"},
+		"loss, never":  {lossNaN, byNorm(0, optim.ScopeWorker), true, "on 1 of 3 ranks"},
+		"grad, worker": {gradInf, byNorm(1, optim.ScopeWorker), true, "on 1 of 3 ranks"},
+		"grad, value":  {gradInf, byValue(0.1, optim.ScopeWorker), true, "on 1 of 3 ranks"},
+		"grad, global": {gradInf, byValue(0.1, optim.ScopeGlobal), false, "summed gradient"},
+		"huge, never":  {gradHuge, byValue(0, optim.ScopeWorker), false, "summed gradient"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(3)
 			j.config.Clip, j.config.Schedule.Rate, j.config.Steps = c.clip, 0.5, 12
-			if c.clip.beforeRing() {
+			if c.clip.BeforeSum() {
 				j.summed = func(x []float32) {
 					if !allFinite(x) {
 						t.Error("what is not finite went into the ring")
@@ -220,7 +221,7 @@ func TestNonfiniteLimit(t *testing.T) {
 // sum tells. From the next one on each rank looks at its own gradient before it sends any of it.
 func TestSumThatIsNotFiniteGetsAName(t *testing.T) {
 	j := elasticJob(9)
-	j.config.NonfiniteLimit, j.config.Clip = 9, Clip{1, ByNorm, ScopeGlobal}
+	j.config.NonfiniteLimit, j.config.Clip = 9, byNorm(1, optim.ScopeGlobal)
 	j.bucketBytes = 256
 	j.device = func(rank int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
@@ -293,14 +294,14 @@ func TestRankThatMakesNaNIsPutOut(t *testing.T) {
 // no culprit.
 func TestLeastLimitThatPutsARankOut(t *testing.T) {
 	for _, c := range []struct {
-		clip  Clip
+		clip  optim.Clip
 		what  fault
 		least int64
 	}{
-		{Clip{1, ByNorm, ScopeWorker}, gradInf, 3},
-		{Clip{1, ByNorm, ScopeGlobal}, lossNaN, 3},
-		{Clip{1, ByNorm, ScopeGlobal}, gradInf, 5},
-		{Clip{0, ByNorm, ScopeWorker}, gradInf, 5},
+		{byNorm(1, optim.ScopeWorker), gradInf, 3},
+		{byNorm(1, optim.ScopeGlobal), lossNaN, 3},
+		{byNorm(1, optim.ScopeGlobal), gradInf, 5},
+		{byNorm(0, optim.ScopeWorker), gradInf, 5},
 	} {
 		for limit := int64(1); limit <= c.least; limit++ {
 			j := elasticJob(9)
@@ -402,8 +403,8 @@ func TestRandomStep(t *testing.T) {
 	for _, ranks := range []int{1, 3} {
 		for _, bad := range []int{4, 7} { // steps before it
 			j := newJob(ranks)
-			j.config.Clip, j.config.Steps = Clip{limit, ByNorm, ScopeGlobal}, 12
-			j.config.Schedule = Schedule{Kind: Constant, Rate: rate}
+			j.config.Clip, j.config.Steps = byNorm(limit, optim.ScopeGlobal), 12
+			j.config.Schedule = optim.Schedule{Kind: optim.Constant, Rate: rate}
 			j.config.RandomStep, j.config.Seed = true, 5
 			j.device = func(rank int, dev compute.Device) compute.Device {
 				return &faulty{dev, func(run int) fault {
@@ -451,9 +452,9 @@ func TestRandomStep(t *testing.T) {
 	if math.Abs(dot) > 0.5*limit*limit*rate*rate {
 		t.Errorf("two steps have nearly one direction: %v", dot)
 	}
-	for _, c := range []Config{{RandomStep: true, Clip: Clip{By: ByNorm}},
-		{RandomStep: true, Clip: Clip{Limit: 1, By: ByValue}},
-		{RandomStep: true, Clip: Clip{Limit: 1, By: ByNorm}, Local: Local{Every: 3}}} {
+	for _, c := range []Config{{RandomStep: true, Clip: byNorm(0, "")},
+		{RandomStep: true, Clip: byValue(1, "")},
+		{RandomStep: true, Clip: byNorm(1, ""), Local: optim.Local{Every: 3}}} {
 		if c.validateRandom() == nil {
 			t.Errorf("%+v is no error", c)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 // apart returns the largest relative difference of two loss curves.
@@ -44,14 +45,15 @@ func sameJob(t *testing.T, got, want *outcome) {
 func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
 	for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
 		for _, random := range []bool{false, true} {
-			for _, by := range []ClipBy{ByNorm, ByValue} {
+			for _, by := range []optim.ClipBy{optim.ByNorm, optim.ByValue} {
 				name := fmt.Sprintf("cell %d, random %v, by %s", cell, random, by)
 				t.Run(name, func(t *testing.T) {
 					j := newJob(1)
 					j.model.Cell, j.batches = cell, newLanes(random)
 					j.model.Layers, j.model.Dropout, j.config.Save = 2, 0.1, true
 					j.config.Clip.By = by
-					j.config.Clip.Limit = map[ClipBy]float64{ByNorm: 0.3, ByValue: 0.02}[by]
+					j.config.Clip.Limit = map[optim.ClipBy]float64{
+						optim.ByNorm: 0.3, optim.ByValue: 0.02}[by]
 					alone := j.mustRun(t)
 					if first, last := alone.steps[0], alone.steps[49]; last.Loss > 0.95*first.Loss {
 						t.Errorf("the loss went from %v to %v only", first.Loss, last.Loss)
@@ -69,17 +71,17 @@ func TestGlobalClipDoesNotDependOnRanks(t *testing.T) {
 // With clipping by worker the result is the same only while nothing is clipped.
 func TestWorkerClipDependsOnRanks(t *testing.T) {
 	j := newJob(1)
-	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}
+	j.config.Clip = optim.Clip{Limit: 1e6, By: optim.ByNorm, Scope: optim.ScopeWorker}
 	free := j.mustRun(t)
 	j.config.Clip.Limit = 0.2
 	clipped := j.mustRun(t)
-	j.config.Clip.Scope = ScopeGlobal
+	j.config.Clip.Scope = optim.ScopeGlobal
 	if d := apart(t, j.mustRun(t).losses(), clipped.losses()); d > 1e-6 {
 		t.Errorf("one rank: scopes worker and global are %.2g apart", d)
 	}
 
 	j.ranks, j.ends = 3, []int{1, 3, testG} // shares of 1/12, 1/6 and 3/4
-	j.config.Clip = Clip{Limit: 1e6, By: ByNorm, Scope: ScopeWorker}
+	j.config.Clip = optim.Clip{Limit: 1e6, By: optim.ByNorm, Scope: optim.ScopeWorker}
 	if d := apart(t, j.mustRun(t).losses(), free.losses()); !(d <= 1e-4) {
 		t.Errorf("three ranks, nothing clipped: off by %.2g", d)
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"rondo/train/agree"
+	"rondo/train/exact"
 )
 
 // A step consists of passes, each forward and backward. Usually it is one pass: all lanes of this
@@ -60,7 +61,7 @@ func (c *core) epoch(step int64) int64 { return c.position(step)/c.segmentsPerEp
 
 // endsEpoch reports whether an epoch ended within the last step or round.
 func (c *core) endsEpoch(steps int64) bool {
-	return c.epoch(steps) > c.epoch(c.cfg.Local.began(steps))
+	return c.epoch(steps) > c.epoch(c.cfg.Local.Began(steps))
 }
 
 // whole is all lanes of the batch.
@@ -145,7 +146,7 @@ func (b *batch) forwardBackward(
 		if !(math.Abs(lossSum) < b.clip.LossLimit) {
 			own.nonfinite = 1
 		}
-		own.loss.add(lossSum / targets)
+		own.loss.Add(lossSum / targets)
 		b.fold.addSegment(p.Part, b.cfg.Accumulate)
 		if p.Part == b.cfg.Accumulate-1 {
 			if err := b.endGroup(p, after, own); err != nil {
@@ -271,7 +272,7 @@ func (b *batch) endPasses(own *tally) {
 		b.fold.collapse()
 	}
 	b.path.endPasses(own)
-	if !exactable(own.loss.value()) || b.looksForNaN() && !b.fold.finite() {
+	if !exact.Fits(own.loss.Value()) || b.looksForNaN() && !b.fold.finite() {
 		own.nonfinite = 1
 	}
 	if own.nonfinite > 0 {

@@ -11,6 +11,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/devicetest"
 	"rondo/model"
+	"rondo/train/optim"
 )
 
 // accumulated is a job on one rank whose steps have several segments. An epoch is 9 segments.
@@ -171,7 +172,7 @@ func TestPassesRehearsed(t *testing.T) {
 	j := elasticJob(4)
 	j.evaluation = nil
 	j.config.Accumulate, j.config.LaneGroups = 2, testG
-	j.config.Clip.Scope = ScopeGroup
+	j.config.Clip.Scope = optim.ScopeGroup
 	e := newElastic(t, j, 2)
 	r := &rehearsed{}
 	e.workers[0].trainer.cfg.Rehearsal = r

@@ -9,6 +9,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // instructionSets makes a device for each instruction set of this build and processor, the highest
@@ -49,8 +50,8 @@ func TestRanksOfDifferentProcessors(t *testing.T) {
 				j.device = func(rank int, _ compute.Device) compute.Device { return devices[rank] }
 				j.config.Optimizer.Rule, j.config.Optimizer.WeightDecay = rule, 1e-4
 				j.config.Steps, j.config.CheckEvery, j.config.Schedule.Rate = 12, 1, 0.01
-				j.config.Clip = Clip{Limit: 0.1, By: []ClipBy{ByNorm, ByValue}[i%2],
-					Scope: []ClipScope{ScopeGlobal, ScopeWorker}[i/2%2]}
+				scope := []optim.ClipScope{optim.ScopeGlobal, optim.ScopeWorker}[i/2%2]
+				j.config.Clip = []optim.Clip{byNorm(0.1, scope), byValue(0.1, scope)}[i%2]
 				j.mustRun(t)
 			})
 		}
@@ -106,7 +107,7 @@ func TestFaultsInBFloat16(t *testing.T) {
 	}
 	o := j.mustRun(t)
 	for i, s := range o.steps {
-		if s.Skipped != (i == 4) || s.Skipped != math.IsNaN(s.Loss) && j.config.Clip.beforeRing() {
+		if s.Skipped != (i == 4) || s.Skipped != math.IsNaN(s.Loss) && j.config.Clip.BeforeSum() {
 			t.Errorf("step %d: skipped %t, loss %v", i+1, s.Skipped, s.Loss)
 		}
 	}

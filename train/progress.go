@@ -3,6 +3,8 @@ package train
 import (
 	"fmt"
 	"math"
+
+	"rondo/train/optim"
 )
 
 // Progress is a job's past, besides its tensors: what it needs to resume as if it had not been
@@ -26,8 +28,8 @@ type Progress struct {
 	// Random is the number of random steps that were taken in the place of skipped ones.
 	Random int64 `json:"random_steps,omitempty"`
 
-	Plateau    Plateau    `json:"plateau"`
-	Validation Validation `json:"validation"`
+	Plateau    optim.Plateau `json:"plateau"`
+	Validation Validation    `json:"validation"`
 
 	// Pending: the work due after the last step is not done. Only a snapshot sets it.
 	Pending bool `json:"pending,omitempty"`
@@ -47,7 +49,7 @@ func (p *Progress) EpochLoss() float64 {
 func (p *Progress) startEvaluations(text int64) {
 	v := p.Validation.On(text)
 	if v != p.Validation {
-		p.Validation, p.Plateau = v, Plateau{Reductions: p.Plateau.Reductions}
+		p.Validation, p.Plateau = v, optim.Plateau{Reductions: p.Plateau.Reductions}
 	}
 }
 

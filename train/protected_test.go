@@ -8,6 +8,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/devicetest"
 	"rondo/sum/sharded"
+	"rondo/train/optim"
 )
 
 // ofItsOwn returns devices with their own memory. It faults when the host touches it, and is copied
@@ -44,8 +45,8 @@ func ofItsOwn(t *testing.T) map[string]func(compute.Device) compute.Device {
 // two, with clipping before and after the ring, with a skipped step, evaluation and snapshots, and
 // after a resume.
 func TestDeviceMemoryIsTheDevices(t *testing.T) {
-	for _, clip := range []Clip{{1, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
-		{0.1, ByValue, ScopeWorker}, {0, ByNorm, ScopeGlobal}} {
+	for _, clip := range []optim.Clip{byNorm(1, optim.ScopeGlobal), byNorm(0.5, optim.ScopeWorker),
+		byValue(0.1, optim.ScopeWorker), byNorm(0, optim.ScopeGlobal)} {
 		for ranks := 1; ranks <= 2; ranks++ {
 			j := resumable(compute.LSTM, false, compute.AdamW)
 			j.ranks, j.config.Clip, j.config.Steps, j.config.SaveEvery = ranks, clip, 26, 10

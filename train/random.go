@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 // randomStream is the random stream of the gradients of random steps.
@@ -16,10 +17,10 @@ func (c *Config) validateRandom() error {
 	switch {
 	case !c.RandomStep:
 		return nil
-	case c.Clip.Limit == 0 || c.Clip.By != ByNorm:
+	case c.Clip.Limit == 0 || c.Clip.By != optim.ByNorm:
 		return errors.New("--nonfinite step makes a step of the size of --clip, a norm: give " +
 			"--clip above 0 and --clip-by norm")
-	case c.Local.on() || c.NewSlots != nil:
+	case c.Local.On() || c.NewSlots != nil:
 		return errors.New("--nonfinite step cannot be used with --sync-every or " +
 			"--shard-optimizer")
 	}

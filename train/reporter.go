@@ -45,7 +45,7 @@ func (e *NonfiniteError) Error() string {
 func (r *reporter) reportSkipped(all tally) error {
 	p := &r.progress
 	if p.NonfiniteRun >= r.cfg.NonfiniteLimit {
-		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: r.cfg.Local.on()}
+		return &NonfiniteError{Steps: p.NonfiniteRun, Rounds: r.cfg.Local.On()}
 	}
 	if all.nonfinite != 1 || all.culprit != r.culprit || p.NonfiniteRun == 1 {
 		r.caused = 0
@@ -60,7 +60,7 @@ func (r *reporter) reportSkipped(all tally) error {
 		r.culprit, r.caused = all.culprit, r.caused+1
 	}
 	what := "step"
-	if r.cfg.Local.on() {
+	if r.cfg.Local.On() {
 		what = "the round up to step"
 	}
 	did := "was skipped"

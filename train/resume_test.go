@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 // sameBits reports whether two slices have the same bits.
@@ -82,7 +83,8 @@ func resumable(cell compute.Cell, random bool, rule compute.Optimizer) job {
 	if rate == 0 {
 		rate = 0.02
 	}
-	j.config.Schedule = Schedule{Kind: OnPlateau, Rate: rate, Warmup: 5, Decay: 0.7, Patience: 1}
+	j.config.Schedule = optim.Schedule{Kind: optim.OnPlateau, Rate: rate, Warmup: 5, Decay: 0.7,
+		Patience: 1}
 	j.evaluation, j.config.EvalEvery = newEvaluation(60), 8
 	j.device = func(rank int, dev compute.Device) compute.Device {
 		return &faulty{Device: dev, fault: func(run int) fault {
@@ -98,11 +100,13 @@ func resumable(cell compute.Cell, random bool, rule compute.Optimizer) job {
 // A job that is stopped and resumed on the same number of ranks equals an uninterrupted one, bit
 // for bit, also in its reports.
 func TestResume(t *testing.T) {
-	for _, o := range optimizers {
+	for i, name := range optim.Names() {
 		for _, cell := range []compute.Cell{compute.GRU, compute.LSTM} {
 			for _, random := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, cell %d, random %v", o.name, cell, random),
-					func(t *testing.T) { testResume(t, resumable(cell, random, o.rule)) })
+				t.Run(fmt.Sprintf("%s, cell %d, random %v", name, cell, random),
+					func(t *testing.T) {
+						testResume(t, resumable(cell, random, compute.Optimizer(i)))
+					})
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // rehearse sets the Rehearsal of a trainer that is in a ring.
@@ -237,7 +238,7 @@ func TestNothingIsDoneAfterTheEnd(t *testing.T) {
 
 // A spoilt gradient is not finite, so all ranks skip the step.
 func TestSpoiltGradient(t *testing.T) {
-	for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
+	for _, scope := range []optim.ClipScope{optim.ScopeWorker, optim.ScopeGlobal} {
 		j := elasticJob(5)
 		j.config.Clip.Scope = scope
 		e := newElastic(t, j, 2)

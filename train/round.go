@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // round is a commitUnit of several steps: see Local. Until the ranks have summed at its end,
@@ -19,12 +20,12 @@ type round struct {
 
 func (*round) name() string { return "round up to step" }
 
-func (r *round) end(from int64) int64 { return r.cfg.Local.end(from, r.cfg.Steps) }
+func (r *round) end(from int64) int64 { return r.cfg.Local.End(from, r.cfg.Steps) }
 
 // prepare implements commitUnit. The outer rule's rate is the same in all rounds.
 func (r *round) prepare(from int64) (rate, sumRate float64) {
 	last := r.end(from) - 1
-	return r.cfg.Schedule.at(last, r.cfg.Steps, r.progress.Plateau.Reductions), 1
+	return r.cfg.Schedule.At(last, r.cfg.Steps, r.progress.Plateau.Reductions), 1
 }
 
 // compute implements commitUnit. It leaves the outer gradient in the gradient's memory, and
@@ -72,7 +73,7 @@ func (r *round) compute(
 
 // averagesAlone reports whether this rank's parameters are already the next round's.
 func (r *round) averagesAlone() bool {
-	return r.ring.Peers == nil && r.cfg.Local.Outer == OuterAverage
+	return r.ring.Peers == nil && r.cfg.Local.Outer == optim.OuterAverage
 }
 
 // stepsAlone runs the round's steps, up to end, on this rank's lanes alone. It returns the mean
@@ -93,8 +94,8 @@ func (r *round) stepsAlone(
 			return tally{}, fmt.Errorf("in the round's step %d: %w", index+1, err)
 		}
 		flip = flip || r.spoil.Flip
-		sum.loss.add(own.loss.value() / float64(end-from))
-		sum.norm.add(r.share * own.norm.value() / float64(end-from))
+		sum.loss.Add(own.loss.Value() / float64(end-from))
+		sum.norm.Add(r.share * own.norm.Value() / float64(end-from))
 		sum.nonfinite = max(sum.nonfinite, own.nonfinite)
 		sum.stop, sum.regroup = own.stop, own.regroup // the latest request
 	}
@@ -147,7 +148,7 @@ func (r *round) update(
 	_ context.Context, _ int64, all tally,
 ) (norm float64, skipped bool, err error) {
 	defer r.laps.end("outer update")
-	norm, alone := all.norm.value(), r.averagesAlone()
+	norm, alone := all.norm.Value(), r.averagesAlone()
 	if all.nonfinite > 0 || !alone && !isFinite(r.dev.SumSquares(r.grads)) {
 		r.undo()
 		r.dev.Zero(r.task.Gradients()) // it has the sum, and segments do not write all of it
@@ -161,7 +162,7 @@ func (r *round) update(
 	if outer := r.slots.Own()[r.innerSlots():]; len(outer) > 0 {
 		momentum = outer[0]
 	}
-	r.dev.Update(r.cfg.Local.update(), r.task.Params(), r.grads, momentum, nil)
+	r.dev.Update(r.cfg.Local.Update(), r.task.Params(), r.grads, momentum, nil)
 	r.dev.Zero(r.task.Gradients()) // segments do not write all of them
 	return norm, false, nil
 }

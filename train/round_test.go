@@ -11,18 +11,19 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
+	"rondo/train/optim"
 )
 
 // outers lists every outer rule, with rounds of this many steps.
-func outers(every int64) []Local {
-	return []Local{{Every: every, Outer: OuterAverage},
-		{Every: every, Outer: OuterSGD, Rate: 0.8},
-		{Every: every, Outer: OuterNesterov, Rate: 0.7, Momentum: 0.5}}
+func outers(every int64) []optim.Local {
+	return []optim.Local{{Every: every, Outer: optim.OuterAverage},
+		{Every: every, Outer: optim.OuterSGD, Rate: 0.8},
+		{Every: every, Outer: optim.OuterNesterov, Rate: 0.7, Momentum: 0.5}}
 }
 
 // inRounds returns the job with rounds.
-func inRounds(j job, local Local) job {
-	j.config.Local, j.config.Clip.Scope = local, ScopeWorker
+func inRounds(j job, local optim.Local) job {
+	j.config.Local, j.config.Clip.Scope = local, optim.ScopeWorker
 	return j
 }
 
@@ -37,7 +38,7 @@ func TestRoundsOfOneWorker(t *testing.T) {
 				if rule == compute.Nesterov {
 					j.config.Accumulate = 2
 				}
-				j.config.Schedule = Schedule{Kind: Cosine, Rate: 0.05, Warmup: 4}
+				j.config.Schedule = optim.Schedule{Kind: optim.Cosine, Rate: 0.05, Warmup: 4}
 				if memory != "host" {
 					j.config.HostMemory, j.model.GradientTail = false, 0
 				}
@@ -54,7 +55,7 @@ func TestRoundsOfOneWorker(t *testing.T) {
 				}
 				want := alone(j).saved[0]
 				for _, every := range []int64{1, 3, 16, 64} {
-					got := alone(inRounds(j, Local{Every: every, Outer: OuterAverage}))
+					got := alone(inRounds(j, optim.Local{Every: every, Outer: optim.OuterAverage}))
 					s := *got.saved[0]
 					// Each step counts with its round's mean loss.
 					s.Progress.Loss = want.Progress.Loss
@@ -81,7 +82,7 @@ func TestRoundsOfOneStep(t *testing.T) {
 		j.config.Accumulate = segments
 		j.ends, j.config.Clip.Limit, j.config.Schedule.Rate = ends, 0, 0.5
 		want := j.mustRun(t)
-		got := inRounds(j, Local{Every: 1, Outer: OuterAverage}).mustRun(t)
+		got := inRounds(j, optim.Local{Every: 1, Outer: optim.OuterAverage}).mustRun(t)
 		if d := apart(t, got.losses(), want.losses()); !(d <= 1e-5) {
 			t.Errorf("lanes %v: the loss curve is off by %.2g", ends, d)
 		}
@@ -89,14 +90,14 @@ func TestRoundsOfOneStep(t *testing.T) {
 }
 
 // outerByHand computes the outer rule from the summed change, in float64.
-func outerByHand(l Local, x, delta, v float64) (next, momentum float64) {
+func outerByHand(l optim.Local, x, delta, v float64) (next, momentum float64) {
 	switch l.Outer {
-	case OuterSGD:
+	case optim.OuterSGD:
 		return x - l.Rate*delta, 0
-	case OuterNesterov:
+	case optim.OuterNesterov:
 		v = l.Momentum*v + delta
 		return x - l.Rate*(delta+l.Momentum*v), v
-	case OuterAverage:
+	case optim.OuterAverage:
 	}
 	return x - delta, 0
 }
@@ -140,7 +141,7 @@ func TestOuterRules(t *testing.T) {
 }
 
 // roundJob is a job of two rounds and a shorter one, with everything that a round must undo.
-func roundJob(local Local, rule compute.Optimizer) job {
+func roundJob(local optim.Local, rule compute.Optimizer) job {
 	j := inRounds(elasticJob(7), local)
 	j.model.Layers, j.model.Dropout = 2, 0.2
 	j.config.Optimizer.Rule, j.config.Schedule.Rate = rule, 0.05
@@ -151,7 +152,8 @@ func roundJob(local Local, rule compute.Optimizer) job {
 // A round may break in any collective, whichever ranks complete it. The survivors and a new worker
 // reach the same bits as an undisturbed job.
 func TestRoundsThatBreakOff(t *testing.T) {
-	j := roundJob(Local{Every: 3, Outer: OuterNesterov, Rate: 0.7, Momentum: 0.5}, compute.Adam)
+	j := roundJob(optim.Local{Every: 3, Outer: optim.OuterNesterov, Rate: 0.7, Momentum: 0.5},
+		compute.Adam)
 	undisturbed := newElastic(t, j, 3)
 	undisturbed.ring(breakage{}, 0, 1, 2)
 	want := undisturbed.workers[0]
@@ -283,7 +285,7 @@ func TestRoundIsSkippedByAll(t *testing.T) {
 }
 
 func TestRoundsAreSkippedUpToTheLimit(t *testing.T) {
-	j := inRounds(newJob(2), Local{Every: 4, Outer: OuterAverage})
+	j := inRounds(newJob(2), optim.Local{Every: 4, Outer: optim.OuterAverage})
 	j.device = func(_ int, dev compute.Device) compute.Device {
 		return &faulty{dev, func(run int) fault {
 			if run%4 == 1 {
@@ -303,7 +305,7 @@ func TestRoundsAreSkippedUpToTheLimit(t *testing.T) {
 
 // Work that falls due within a round is done at its end.
 func TestDueInRounds(t *testing.T) {
-	j := inRounds(newJob(2), Local{Every: 6, Outer: OuterAverage})
+	j := inRounds(newJob(2), optim.Local{Every: 6, Outer: optim.OuterAverage})
 	j.config.Steps, j.config.Save, j.config.SaveEvery = 40, true, 5
 	j.evaluation, j.config.EvalEvery = newEvaluation(60), 8
 	o := j.mustRun(t)
@@ -375,26 +377,5 @@ func TestEndWithinARound(t *testing.T) {
 			t.Errorf("%v, state %t, %+v", err, trainer.HasState(), trainer.Progress())
 		}
 		devicetest.SameBits(t, "the parameters of the round before", o.params, want.params)
-	}
-}
-
-func TestLocalRefuses(t *testing.T) {
-	clip := Clip{Limit: 1, By: ByNorm, Scope: ScopeWorker}
-	for want, change := range map[string]func(*Local, *Clip){
-		"--sync-every -1":                func(l *Local, _ *Clip) { l.Every = -1 },
-		`--outer-optimizer "adam"`:       func(l *Local, _ *Clip) { l.Outer = "adam" },
-		"--outer-lr 0: must be positive": func(l *Local, _ *Clip) { l.Rate = 0 },
-		"--outer-momentum 1: must be":    func(l *Local, _ *Clip) { l.Momentum = 1 },
-		"give --clip-scope worker":       func(_ *Local, c *Clip) { c.Scope = ScopeGlobal },
-	} {
-		l, c := Local{4, OuterNesterov, 0.7, 0.9}, clip
-		change(&l, &c)
-		if err := l.validate(c); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
-		}
-	}
-	unclipped := Clip{By: ByNorm, Scope: ScopeGlobal}
-	if err := (Local{4, OuterNesterov, 0.7, 0.9}).validate(unclipped); err != nil {
-		t.Error(err)
 	}
 }

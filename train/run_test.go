@@ -13,6 +13,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/cpu"
 	"rondo/model"
+	"rondo/train/optim"
 )
 
 // If one rank requests a stop, all stop after the same step with the same snapshot.
@@ -214,7 +215,7 @@ func (w *watched) ZeroState() {
 // starts from zero where the batches reset.
 func TestWhatSegmentsAreGiven(t *testing.T) {
 	for _, random := range []bool{false, true} {
-		for _, scope := range []ClipScope{ScopeWorker, ScopeGlobal} {
+		for _, scope := range []optim.ClipScope{optim.ScopeWorker, optim.ScopeGlobal} {
 			j := newJob(2)
 			j.ends = []int{5, testG}
 			j.config.Clip.Scope, j.batches, j.config.Steps = scope, newLanes(random), 12
@@ -230,7 +231,8 @@ func TestWhatSegmentsAreGiven(t *testing.T) {
 			if random {
 				zeroed = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
 			}
-			lanes := map[ClipScope]float32{ScopeWorker: 7, ScopeGlobal: testG}[scope]
+			lanes := map[optim.ClipScope]float32{
+				optim.ScopeWorker: 7, optim.ScopeGlobal: testG}[scope]
 			if !slices.Equal(w.zeroed, zeroed) || len(w.inputs) != 12 {
 				t.Errorf("random %v: zeroed before %v, %d runs", random, w.zeroed, len(w.inputs))
 			}
@@ -371,12 +373,12 @@ func TestSaveFails(t *testing.T) {
 			j := newJob(2)
 			saver := c.saver
 			j.config.Steps, j.config.Save, j.config.SaveEvery = 8, true, 4
-			j.config.Saver, j.config.Clip = &saver, Clip{By: ByNorm, Scope: ScopeWorker}
+			j.config.Saver, j.config.Clip = &saver, byNorm(0, optim.ScopeWorker)
 			j.config.Schedule.Rate, j.config.NonfiniteLimit = c.rate, 100
 			if c.rate > 1 {
 				j.config.SaveEvery = 0
 				j.batches = newLanes(true)
-				j.config.Optimizer = Optimizer{Rule: compute.Momentum, Momentum: 0.9}
+				j.config.Optimizer = optim.Optimizer{Rule: compute.Momentum, Momentum: 0.9}
 				j.config.Optimizer.WeightDecay = 1e30
 			}
 			for rank, o := range j.run(t) {
@@ -474,8 +476,9 @@ func TestNewRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dev.Close()
-	adam, noDecay := compute.Adam, Schedule{Kind: StepDecay, Rate: 1}
-	optimizer := func(o Optimizer) func(*job) { return func(j *job) { j.config.Optimizer = o } }
+	adam, noDecay := compute.Adam, optim.Schedule{Kind: optim.StepDecay, Rate: 1}
+	type rule = optim.Optimizer
+	optimizer := func(o rule) func(*job) { return func(j *job) { j.config.Optimizer = o } }
 	for want, change := range map[string]func(*job){
 		"there is no step to do":         func(j *job) { j.config.Steps = 0 },
 		"--nonfinite-limit 0":            func(j *job) { j.config.NonfiniteLimit = 0 },
@@ -501,14 +504,14 @@ func TestNewRefuses(t *testing.T) {
 		"--clip 1e+31":                   func(j *job) { j.config.Clip.Limit = 1e31 },
 		`--clip-by "x" is not one of`:    func(j *job) { j.config.Clip.By = "x" },
 		`--clip-scope "x" is not one of`: func(j *job) { j.config.Clip.Scope = "x" },
-		"--optimizer: 9":                 optimizer(Optimizer{Rule: 9}),
-		"--weight-decay -1":              optimizer(Optimizer{WeightDecay: -1}),
-		"--momentum 1":                   optimizer(Optimizer{Rule: compute.Nesterov, Momentum: 1}),
-		"--beta1 1":                      optimizer(Optimizer{Rule: adam, Beta1: 1}),
-		"--beta2 -1":                     optimizer(Optimizer{Rule: compute.AdamW, Beta2: -1}),
-		"--rho 1":                        optimizer(Optimizer{Rule: compute.RMSProp, Rho: 1}),
-		"--epsilon 0: must be positive":  optimizer(Optimizer{Rule: compute.Adagrad}),
-		"--epsilon 1e-60: must be":       optimizer(Optimizer{Rule: adam, Epsilon: 1e-60}),
+		"--optimizer: 9":                 optimizer(rule{Rule: 9}),
+		"--weight-decay -1":              optimizer(rule{WeightDecay: -1}),
+		"--momentum 1":                   optimizer(rule{Rule: compute.Nesterov, Momentum: 1}),
+		"--beta1 1":                      optimizer(rule{Rule: adam, Beta1: 1}),
+		"--beta2 -1":                     optimizer(rule{Rule: compute.AdamW, Beta2: -1}),
+		"--rho 1":                        optimizer(rule{Rule: compute.RMSProp, Rho: 1}),
+		"--epsilon 0: must be positive":  optimizer(rule{Rule: compute.Adagrad}),
+		"--epsilon 1e-60: must be":       optimizer(rule{Rule: adam, Epsilon: 1e-60}),
 	} {
 		j := newJob(1)
 		change(&j)

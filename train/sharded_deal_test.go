@@ -10,6 +10,7 @@ import (
 	"rondo/compute"
 	"rondo/sum/sharded"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // Workers join and leave between steps, and the optimizer's slots move with them, for any number of
@@ -220,11 +221,11 @@ func oneKnows(t *testing.T, j job, call *int) *elastic {
 func TestShardedNonfinite(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault fault
-		clip  Clip
+		clip  optim.Clip
 	}{
-		"loss, worker": {lossNaN, Clip{1, ByNorm, ScopeWorker}},
-		"grad, global": {gradInf, Clip{1, ByNorm, ScopeGlobal}},
-		"huge, never":  {gradHuge, Clip{0, ByNorm, ScopeGlobal}},
+		"loss, worker": {lossNaN, byNorm(1, optim.ScopeWorker)},
+		"grad, global": {gradInf, byNorm(1, optim.ScopeGlobal)},
+		"huge, never":  {gradHuge, byNorm(0, optim.ScopeGlobal)},
 	} {
 		for copies := 1; copies <= sharded.MaxCopies; copies++ {
 			t.Run(fmt.Sprintf("%s, %d copies", name, copies), func(t *testing.T) {
@@ -295,8 +296,8 @@ func TestShardedRefuses(t *testing.T) {
 	for want, change := range map[string]func(*job){
 		"--shard-copies 3: must be 1 to 2": func(j *job) { j.shardCopies = 3 },
 		"--shard-optimizer cannot be used with --reduce canonical or --sync-every": func(j *job) {
-			j.config.Local = Local{Every: 2, Outer: OuterAverage}
-			j.config.Clip.Scope = ScopeWorker
+			j.config.Local = optim.Local{Every: 2, Outer: optim.OuterAverage}
+			j.config.Clip.Scope = optim.ScopeWorker
 		},
 	} {
 		j := j

@@ -8,6 +8,7 @@ import (
 
 	"rondo/compute"
 	"rondo/sum/sharded"
+	"rondo/train/optim"
 )
 
 // rateFor returns a learning rate that suits the rule.
@@ -33,11 +34,11 @@ func shardJob(rule compute.Optimizer, ranks int) job {
 func TestShardedIsTheSame(t *testing.T) {
 	for name, change := range map[string]func(*job){
 		"global": func(j *job) { j.config.Clip.Limit = 0.1 },
-		"worker": func(j *job) { j.config.Clip = Clip{0.1, ByNorm, ScopeWorker} },
+		"worker": func(j *job) { j.config.Clip = byNorm(0.1, optim.ScopeWorker) },
 		"group": func(j *job) {
-			j.config.Clip, j.config.LaneGroups = Clip{0.1, ByNorm, ScopeGroup}, 6
+			j.config.Clip, j.config.LaneGroups = byNorm(0.1, optim.ScopeGroup), 6
 		},
-		"by value": func(j *job) { j.config.Clip = Clip{0.003, ByValue, ScopeGlobal} },
+		"by value": func(j *job) { j.config.Clip = byValue(0.003, optim.ScopeGlobal) },
 		"unclipped, accumulated": func(j *job) {
 			j.config.Clip.Limit, j.config.Accumulate = 0, 2
 		},

@@ -56,8 +56,8 @@ func (u *updater) newSlots(n int) error {
 		return nil
 	}
 	clip := compute.Clip{Share: 1}
-	if !u.cfg.Clip.beforeRing() {
-		clip = u.cfg.Clip.by(1, 0)
+	if !u.cfg.Clip.BeforeSum() {
+		clip = u.cfg.Clip.Args(1, 0)
 	}
 	slots, err := u.cfg.NewSlots(agree.SlotsConfig{Device: u.dev, Clipper: u.clipper,
 		Gradient: u.exchange.gradient, Params: u.task.Params(), Slots: u.innerSlots(), Clip: clip,

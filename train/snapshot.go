@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"rondo/compute"
@@ -43,7 +44,7 @@ type Slot struct {
 
 // slotNames names all slots of the inner and the outer optimizer.
 func (c *core) slotNames() []string {
-	return append(slices.Clone(slotNames(c.cfg.Optimizer.Rule)), c.cfg.Local.slots()...)
+	return append(slices.Clone(c.cfg.Optimizer.SlotNames()), c.cfg.Local.SlotNames()...)
 }
 
 // snapshotter makes snapshots and passes them to the Saver.
@@ -198,6 +199,17 @@ func (k *snapshotter) Keep(ctx context.Context) error {
 // errNotFinite says why a state is not saved.
 var errNotFinite = errors.New("the parameters or what the optimizer keeps are not finite: " +
 	"lower --lr")
+
+// allFinite reports whether every element is finite.
+func allFinite(x []float32) bool {
+	const exponent = 0x7f800000 // all ones: an infinity, or not a number
+	for _, v := range x {
+		if math.Float32bits(v)&exponent == exponent {
+			return false
+		}
+	}
+	return true
+}
 
 // saveSnapshot passes a snapshot to the Saver, unless it is not finite: such a snapshot would only
 // displace a sound one.

@@ -7,6 +7,60 @@ import (
 	"rondo/train/agree"
 )
 
+// Run trains in the joined ring until the last step, a stop, a regroup or an error. It is called
+// once per Join. When ctx ends, Run returns at once, between two steps or from a wait, and saves
+// nothing.
+func (t *Trainer) Run(ctx context.Context) (Result, error) {
+	if err := t.finish(ctx); err != nil {
+		return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
+	}
+	if t.done() {
+		return t.result(false), t.flush(ctx)
+	}
+	defer t.seat.Read(ctx, t.spans(t.progress.Step, t.cfg.Steps))()
+	regroup := false
+	for !regroup && !t.done() {
+		index := t.progress.Step
+		err := context.Cause(ctx)
+		if err == nil {
+			regroup, err = t.step(ctx)
+		}
+		if err != nil {
+			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
+		}
+	}
+	if !t.done() { // give every rank all lanes and slots, since any may be in the next ring
+		err := t.lastStates().Gather(ctx, t.ranks)
+		if err == nil {
+			err = t.slots.Gather(ctx, true)
+		}
+		if err != nil {
+			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
+		}
+		return t.result(true), nil
+	}
+	return t.result(false), t.flush(ctx)
+}
+
+func (t *Trainer) done() bool {
+	return t.stopped || t.progress.Step >= t.cfg.Steps || t.endsEarly(&t.progress)
+}
+
+// finish does the work that an earlier ring left undone after its last step.
+func (t *Trainer) finish(ctx context.Context) error {
+	if t.pending {
+		return t.afterStep(ctx)
+	}
+	if t.saveAgain {
+		t.saveAgain = false
+		if err := t.compareDigests(ctx); err != nil {
+			return err
+		}
+		return t.save(ctx, t.progress)
+	}
+	return nil
+}
+
 // commitUnit is the work of one commit: a step, or a round of steps.
 type commitUnit interface {
 	name() string // the unit's name in messages, before its last step's number
@@ -59,7 +113,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	} else if err := t.healStates(states); err != nil {
 		return false, err
 	}
-	loss := lossOrNaN(all.loss.value(), all.nonfinite)
+	loss := lossOrNaN(all.loss.Value(), all.nonfinite)
 	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
@@ -217,7 +271,7 @@ func (b *batch) healStates(e *agree.Entry) error {
 func (t *Trainer) afterStep(ctx context.Context) error {
 	step := t.progress.Step
 	last := step == t.cfg.Steps
-	every := func(interval int64) bool { return t.cfg.Local.due(step, interval) }
+	every := func(interval int64) bool { return t.cfg.Local.Due(step, interval) }
 	after := t.progress
 
 	t.laps.begin()
@@ -245,7 +299,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
 	if !t.task.Evaluates() && epochEnds {
-		after.Plateau.measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
+		after.Plateau.Measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
 	if saveDue {
 		if err := t.save(ctx, after); err != nil {

@@ -11,6 +11,7 @@ import (
 	"rondo/compute"
 	"rondo/model"
 	"rondo/sum"
+	"rondo/train/optim"
 )
 
 // rounding is a ring as a compress.Ring. Its sums keep only the upper 16 bits of each number.
@@ -65,10 +66,10 @@ func summing(t *testing.T, j *job, config compress.Config) {
 // devices of their own memory, and with a skipped step. Between two ranks that also holds if only
 // the looked-up rows travel.
 func TestSummer(t *testing.T) {
-	for _, scope := range []ClipScope{ScopeGlobal, ScopeWorker} {
+	for _, scope := range []optim.ClipScope{optim.ScopeGlobal, optim.ScopeWorker} {
 		for _, embed := range []int{0, 6} {
 			j := resumable(compute.LSTM, false, compute.AdamW)
-			j.config.Clip, j.config.Steps, j.config.SaveEvery = Clip{1, ByNorm, scope}, 26, 10
+			j.config.Clip, j.config.Steps, j.config.SaveEvery = byNorm(1, scope), 26, 10
 			j.model.Embed = embed
 			spoil := j.device
 			want := j.mustRun(t)
@@ -172,7 +173,7 @@ func summerKeeps(t *testing.T, job job) {
 func TestSumsOfMomenta(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.Momentum, compute.Adam, compute.AdamW} {
 		j := newJob(2)
-		j.config.Clip.Scope, j.config.Steps, j.config.Save = ScopeWorker, 20, true
+		j.config.Clip.Scope, j.config.Steps, j.config.Save = optim.ScopeWorker, 20, true
 		j.config.Optimizer.Rule = rule
 		j.config.Schedule.Rate = 1e-2
 		run := func(momentum float64, after int64) *Snapshot {

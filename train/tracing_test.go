@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 // drawn is a Tracer that records.
@@ -49,7 +50,7 @@ func TestSpansNest(t *testing.T) {
 
 // The same holds for a round.
 func TestSpansOfRounds(t *testing.T) {
-	j := inRounds(deep(2), Local{Every: 5, Outer: OuterSGD, Rate: 1})
+	j := inRounds(deep(2), optim.Local{Every: 5, Outer: optim.OuterSGD, Rate: 1})
 	j.config.Optimizer.Rule = compute.Momentum
 	heard := &drawn{spans: map[string][]lapSpan{}}
 	j.tracer = heard

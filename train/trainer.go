@@ -1,7 +1,6 @@
 package train
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"time"
@@ -87,67 +86,13 @@ func (t *Trainer) allocate(n int) (err error) {
 	if err := t.newSlots(n); err != nil {
 		return err
 	}
-	if t.cfg.Local.on() {
+	if t.cfg.Local.On() {
 		r := &round{batch: t.batch}
 		t.unit = r
 		_, copies := t.cfg.Local.Kept(t.cfg.Optimizer.Rule)
 		for range copies {
 			r.start = append(r.start, t.dev.Alloc(n))
 		}
-	}
-	return nil
-}
-
-// Run trains in the joined ring until the last step, a stop, a regroup or an error. It is called
-// once per Join. When ctx ends, Run returns at once, between two steps or from a wait, and saves
-// nothing.
-func (t *Trainer) Run(ctx context.Context) (Result, error) {
-	if err := t.finish(ctx); err != nil {
-		return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
-	}
-	if t.done() {
-		return t.result(false), t.flush(ctx)
-	}
-	defer t.seat.Read(ctx, t.spans(t.progress.Step, t.cfg.Steps))()
-	regroup := false
-	for !regroup && !t.done() {
-		index := t.progress.Step
-		err := context.Cause(ctx)
-		if err == nil {
-			regroup, err = t.step(ctx)
-		}
-		if err != nil {
-			return t.result(false), fmt.Errorf("step %d: %w", index+1, err)
-		}
-	}
-	if !t.done() { // give every rank all lanes and slots, since any may be in the next ring
-		err := t.lastStates().Gather(ctx, t.ranks)
-		if err == nil {
-			err = t.slots.Gather(ctx, true)
-		}
-		if err != nil {
-			return t.result(false), fmt.Errorf("step %d: %w", t.progress.Step, err)
-		}
-		return t.result(true), nil
-	}
-	return t.result(false), t.flush(ctx)
-}
-
-func (t *Trainer) done() bool {
-	return t.stopped || t.progress.Step >= t.cfg.Steps || t.endsEarly(&t.progress)
-}
-
-// finish does the work that an earlier ring left undone after its last step.
-func (t *Trainer) finish(ctx context.Context) error {
-	if t.pending {
-		return t.afterStep(ctx)
-	}
-	if t.saveAgain {
-		t.saveAgain = false
-		if err := t.compareDigests(ctx); err != nil {
-			return err
-		}
-		return t.save(ctx, t.progress)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"rondo/allreduce/compress"
 	"rondo/compute"
 	"rondo/model"
+	"rondo/train/optim"
 )
 
 // All ranks cut and report the gradient alike, and end with the same parameters. They measure only
@@ -15,9 +16,9 @@ import (
 func TestTuning(t *testing.T) {
 	for _, c := range []struct {
 		hidden int
-		scope  ClipScope
+		scope  optim.ClipScope
 		tells  int
-	}{{192, ScopeGlobal, 1}, {192, ScopeWorker, 0}, {16, ScopeGlobal, 0}} {
+	}{{192, optim.ScopeGlobal, 1}, {192, optim.ScopeWorker, 0}, {16, optim.ScopeGlobal, 0}} {
 		j := newJob(2)
 		j.model = model.Config{Cell: compute.LSTM, Vocab: testV, Hidden: c.hidden, Layers: 2,
 			Seed: 5, Init: model.Init{Kind: model.Uniform}, GradientTail: Tail}
@@ -49,7 +50,7 @@ func TestTuningOfACompressedSum(t *testing.T) {
 		j := newJob(2)
 		j.model = model.Config{Cell: compute.LSTM, Vocab: testV, Hidden: 192, Layers: 2,
 			Seed: 5, Init: model.Init{Kind: model.Uniform}, GradientTail: Tail}
-		j.config.Steps, j.bucketBytes, j.config.Clip.Scope = 5, 0, ScopeGlobal
+		j.config.Steps, j.bucketBytes, j.config.Clip.Scope = 5, 0, optim.ScopeGlobal
 		summing(t, &j, c.config)
 		outcomes, _, _ := j.runQueued(t)
 		if got := outcomes[0].tuned; len(got) != c.tells {

@@ -7,6 +7,7 @@ import (
 
 	"rondo/compute"
 	"rondo/compute/devicetest"
+	"rondo/train/optim"
 )
 
 // uneven gives the lanes of a segment 0 to 7 targets, the first six lanes few and the others many.
@@ -44,8 +45,8 @@ func TestUnevenTargets(t *testing.T) {
 // of a rank alone.
 func TestRoundsCountByTargets(t *testing.T) {
 	j := newJob(1)
-	j.config.Steps, j.config.Local = 4, Local{Every: 2, Outer: OuterAverage}
-	j.config.Clip = Clip{Limit: 0.3, By: ByNorm, Scope: ScopeWorker}
+	j.config.Steps, j.config.Local = 4, optim.Local{Every: 2, Outer: optim.OuterAverage}
+	j.config.Clip = optim.Clip{Limit: 0.3, By: optim.ByNorm, Scope: optim.ScopeWorker}
 	j.counts = func(segment int64, lane int) int {
 		if lane >= testG/2 {
 			return 0
@@ -72,7 +73,7 @@ func TestClippedPartsCountByTargets(t *testing.T) {
 	begin := func(limit float64) job {
 		j := newJob(1)
 		j.counts, j.config.Steps = uneven, 1
-		j.config.Clip = Clip{Limit: limit, By: ByNorm, Scope: ScopeWorker}
+		j.config.Clip = optim.Clip{Limit: limit, By: optim.ByNorm, Scope: optim.ScopeWorker}
 		return j
 	}
 	for _, limit := range []float64{0.01, 1e6} {
@@ -99,7 +100,7 @@ func TestClippedPartsCountByTargets(t *testing.T) {
 		}
 		workers, groups := begin(limit), begin(limit)
 		workers.ranks = 2
-		groups.config.Clip.Scope, groups.config.LaneGroups = ScopeGroup, 2
+		groups.config.Clip.Scope, groups.config.LaneGroups = optim.ScopeGroup, 2
 		for name, j := range map[string]job{"worker": workers, "group": groups} {
 			o := j.mustRun(t)
 			if got := o.steps[0].GradientNorm; !(math.Abs(got/norm-1) < 1e-5) {
@@ -130,7 +131,7 @@ func share(lanes Lanes) float64 {
 
 // With --reduce canonical uneven numbers of targets give the same bits on any number of ranks.
 func TestUnevenCanonical(t *testing.T) {
-	for _, scope := range []ClipScope{ScopeGlobal, ScopeGroup} {
+	for _, scope := range []optim.ClipScope{optim.ScopeGlobal, optim.ScopeGroup} {
 		j := canonical(6, scope)
 		j.counts, j.config.Accumulate = uneven, 2
 		want := j.mustRun(t).report()
@@ -146,7 +147,7 @@ func TestUnevenCanonical(t *testing.T) {
 func TestGroupsOnARecorder(t *testing.T) {
 	for _, ranks := range []int{1, 2} {
 		j := newJob(ranks)
-		j.config.Clip = Clip{Limit: 0.1, By: ByNorm, Scope: ScopeGroup}
+		j.config.Clip = optim.Clip{Limit: 0.1, By: optim.ByNorm, Scope: optim.ScopeGroup}
 		j.config.LaneGroups, j.config.Save = 2, true
 		want := j.mustRun(t)
 		j.config.HostMemory, j.model.GradientTail = false, 0

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"rondo/compute"
+	"rondo/train/exact"
+	"rondo/train/optim"
 )
 
 // updatePath turns gradients into an update of the parameters: it decides what is clipped, and
@@ -31,18 +33,18 @@ type updatePath interface {
 // pass, which saves a wait. That needs a single pass, and no Rehearsal, which must see the phases
 // one by one.
 func (b *batch) newUpdatePath() updatePath {
-	alone := b.exchange.sum == (noSum{}) || b.cfg.Local.on()
+	alone := b.exchange.sum == (noSum{}) || b.cfg.Local.On()
 	behind := b.records && b.cfg.Rehearsal == nil && b.passes() == 1
 	b.onlyPasses = alone && b.passes() == 1 // enter and round.update zero the ranks' sums
 	b.mayStage = !alone && b.cfg.Rehearsal == nil && b.passes() == 1
 	var path updatePath
 	switch parts := (clipParts{u: b.updater, own: b.ownLanes(), behind: behind}); {
-	case b.cfg.Local.on(): // a round's steps use this rank's lanes alone
+	case b.cfg.Local.On(): // a round's steps use this rank's lanes alone
 		parts.whole = true
 		path = parts
-	case !b.cfg.Clip.beforeRing():
+	case !b.cfg.Clip.BeforeSum():
 		path = clipSum{b.updater}
-	case b.cfg.Clip.Scope == ScopeGroup:
+	case b.cfg.Clip.Scope == optim.ScopeGroup:
 		parts.groups = true
 		path = parts
 	default:
@@ -126,7 +128,7 @@ func (c clipParts) endPasses(own *tally) {
 	if !c.groups {
 		c.clip(own)
 	}
-	if !isFinite(own.norm.value()) {
+	if !isFinite(own.norm.Value()) {
 		own.nonfinite = 1
 	}
 }
@@ -144,7 +146,7 @@ func (c clipParts) update(ctx context.Context, index int64, all tally) (float64,
 		return 0, err
 	}
 	c.u.updateBySum(all)
-	return all.norm.value(), nil
+	return all.norm.Value(), nil
 }
 
 // updateInPass queues clipping and update behind the backward pass on the device. It serves a rank
@@ -169,7 +171,7 @@ func (u updateInPass) backward(ctx context.Context, in Pass) (float64, error) {
 
 func (u updateInPass) endPasses(own *tally) {
 	u.u.addNorm(own)
-	if _, parts := u.updatePath.(clipParts); parts && !isFinite(own.norm.value()) {
+	if _, parts := u.updatePath.(clipParts); parts && !isFinite(own.norm.Value()) {
 		own.nonfinite = 1
 	}
 }
@@ -177,7 +179,7 @@ func (u updateInPass) endPasses(own *tally) {
 func (updateInPass) endGroup(pass, *tally) {}
 
 func (updateInPass) update(_ context.Context, _ int64, all tally) (float64, error) {
-	return all.norm.value(), nil
+	return all.norm.Value(), nil
 }
 
 // updateInSum takes over the parameters that the Sum has updated.
@@ -193,8 +195,8 @@ func (u updateInSum) update(_ context.Context, _ int64, all tally) (norm float64
 		u.u.tear()
 		u.sum.Update()
 	}
-	if u.u.cfg.Clip.beforeRing() && isFinite(norm) {
-		return all.norm.value(), nil
+	if u.u.cfg.Clip.BeforeSum() && isFinite(norm) {
+		return all.norm.Value(), nil
 	}
 	return norm, nil
 }
@@ -230,13 +232,13 @@ func newUpdater(c *core) *updater {
 // plan sets the device's clip and update arguments for a step, which may be a later step of the
 // next round. It returns the step's learning rate.
 func (u *updater) plan(index int64) (rate float64) {
-	rate = u.cfg.Schedule.at(index, u.cfg.Steps, u.progress.Plateau.Reductions)
-	lossLimit := exactLimit * float64(u.targets(index, u.whole())) // for the sum over all targets
-	u.clip = u.cfg.Clip.by(u.path.weight(index), lossLimit)
-	plain := u.cfg.Optimizer.update(u.progress.Updates+1+index-u.progress.Step, rate)
+	rate = u.cfg.Schedule.At(index, u.cfg.Steps, u.progress.Plateau.Reductions)
+	lossLimit := exact.Limit * float64(u.targets(index, u.whole())) // for the sum over all targets
+	u.clip = u.cfg.Clip.Args(u.path.weight(index), lossLimit)
+	plain := u.cfg.Optimizer.Update(u.progress.Updates+1+index-u.progress.Step, rate)
 	plain.Held = u.progress.Held
 	u.next = plain
-	if !u.cfg.Local.on() {
+	if !u.cfg.Local.On() {
 		u.next = u.exchange.sum.Rule(index+1, plain)
 	}
 	u.momentumGone = u.next.Momentum != plain.Momentum || u.next.Beta1 != plain.Beta1
@@ -247,9 +249,9 @@ func (u *updater) plan(index int64) (rate float64) {
 func (u *updater) addNorm(own *tally) {
 	norm := u.clip.Share * u.clipper.Norm()
 	if isFinite(norm) {
-		norm = min(norm, exactLimit/2) // the gradient is clipped anyway
+		norm = min(norm, exact.Limit/2) // the gradient is clipped anyway
 	}
-	own.norm.add(norm)
+	own.norm.Add(norm)
 	u.laps.end("clip")
 }
 

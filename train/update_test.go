@@ -12,6 +12,7 @@ import (
 	"rondo/compute"
 	"rondo/compute/devicetest"
 	"rondo/train/agree"
+	"rondo/train/optim"
 )
 
 // noticed is a device that records its operations and waits in order.
@@ -65,11 +66,11 @@ func (c noticedClipper) Norm() float64 { c.w.note("norm"); return c.Clipper.Norm
 // other devices the loss is known before the update.
 func TestOrderOfWaits(t *testing.T) {
 	const alone, ring = 0, 1 // kinds of rings
-	global, worker := Clip{1, ByNorm, ScopeGlobal}, Clip{1, ByNorm, ScopeWorker}
+	global, worker := byNorm(1, optim.ScopeGlobal), byNorm(1, optim.ScopeWorker)
 	for _, c := range []struct {
 		records          bool
 		ranks, recompute int
-		clip             Clip
+		clip             optim.Clip
 		want             string
 	}{
 		{true, alone, 0, global, "output clip update loss norm"},
@@ -110,13 +111,15 @@ func TestOrderOfWaits(t *testing.T) {
 // A single rank that updates before it knows the loss gives the same bits and reports as one that
 // updates afterwards, also with skipped steps.
 func TestUpdatesBeforeTheLoss(t *testing.T) {
-	for _, clip := range []Clip{{0.5, ByNorm, ScopeGlobal}, {0.5, ByNorm, ScopeWorker},
-		{0.1, ByValue, ScopeGlobal}, {0, ByNorm, ScopeGlobal}} {
+	for _, clip := range []optim.Clip{
+		byNorm(0.5, optim.ScopeGlobal), byNorm(0.5, optim.ScopeWorker),
+		byValue(0.1, optim.ScopeGlobal), byNorm(0, optim.ScopeGlobal),
+	} {
 		for _, bad := range []fault{healthy, lossNaN, gradInf} {
 			t.Run(fmt.Sprintf("%v, fault %d", clip, bad), func(t *testing.T) {
 				j := newJob(1)
 				j.config.Steps, j.config.Clip, j.config.Optimizer.Rule = 12, clip, compute.AdamW
-				j.config.Schedule = Schedule{Kind: Linear, Rate: 0.05}
+				j.config.Schedule = optim.Schedule{Kind: optim.Linear, Rate: 0.05}
 				spoilt := func(dev compute.Device) compute.Device {
 					return &faulty{dev, func(run int) fault {
 						if run == 0 || run == 7 || run == 8 {
@@ -326,7 +329,7 @@ func heldJob(t *testing.T, ranks int) job {
 	t.Helper()
 	j := newJob(ranks)
 	j.config.Optimizer.Rule, j.config.Schedule.Rate = compute.Adam, 1e-3
-	j.config.Clip.Scope = ScopeWorker
+	j.config.Clip.Scope = optim.ScopeWorker
 	j.config.Steps, j.config.SaveEvery, j.config.Save = 8, 4, true
 	summing(t, &j, compress.Config{})
 	j.update.HoldAfter = 4
@@ -337,11 +340,11 @@ func heldJob(t *testing.T, ranks int) job {
 // updates by its own gradient, so the second moment goes on.
 func TestSecondMomentIsHeld(t *testing.T) {
 	for name, c := range map[string]struct {
-		local Local
+		local optim.Local
 		held  int64
 	}{
-		"steps":  {Local{}, 4},
-		"rounds": {Local{Every: 2, Outer: OuterAverage}, 0},
+		"steps":  {optim.Local{}, 4},
+		"rounds": {optim.Local{Every: 2, Outer: optim.OuterAverage}, 0},
 	} {
 		j := heldJob(t, 2)
 		j.config.Local = c.local

@@ -73,7 +73,7 @@ func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (bes
 		after.Validation.Text = data
 	}
 	if due {
-		after.Plateau.measure(report.Loss, e.cfg.Schedule.Patience)
+		after.Plateau.Measure(report.Loss, e.cfg.Schedule.Patience)
 	}
 	return after.Validation.measure(report, due), nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rondo/compute"
+	"rondo/train/optim"
 )
 
 func TestValidationMeasure(t *testing.T) {
@@ -78,8 +79,8 @@ func TestEarlyStop(t *testing.T) {
 	ways := map[string]func(*job){
 		"each step": func(*job) {},
 		"rounds": func(j *job) {
-			j.config.Clip.Scope = ScopeWorker
-			j.config.Local = Local{Every: 2, Outer: OuterAverage}
+			j.config.Clip.Scope = optim.ScopeWorker
+			j.config.Local = optim.Local{Every: 2, Outer: optim.OuterAverage}
 		},
 		"shards": func(j *job) { j.shardCopies = 1 },
 	}
@@ -140,7 +141,7 @@ func TestEarlyStopIsResumed(t *testing.T) {
 // Losses on another text are not compared: the best and the count start anew.
 func TestAnotherTextIsNotCompared(t *testing.T) {
 	j := stale(2)
-	j.evalData, j.config.Schedule.Kind = 7, OnPlateau
+	j.evalData, j.config.Schedule.Kind = 7, optim.OnPlateau
 	j.config.Schedule.Decay, j.config.Schedule.Patience = 0.5, 1
 	ended := j.mustRun(t)
 	last := ended.saved[len(ended.saved)-1]

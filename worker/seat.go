@@ -48,7 +48,7 @@ func (s *seat) sayLeaving(ctx context.Context) {
 func (s *seat) failed(err error) error {
 	var nonfinite *train.NonfiniteError
 	var lost *lostStateError
-	var apart *grpclink.WayError
+	var apart *grpclink.TransportError
 	var refused *groupError
 	lacks, err := s.lack(err)
 	failure := &ringError{generation: s.plan.Generation, err: err,

@@ -275,7 +275,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		return connectionsPerWorker*links.World() + moreConnections
 	})
 	links, err = grpclink.NewServer(w.spec.Job, grpclink.ServerConfig{
-		PlanTimeout: w.spec.StepTimeout.AsDuration(), Way: way, Keep: bounded.Keep})
+		PlanTimeout: w.spec.StepTimeout.AsDuration(), Transport: way, Keep: bounded.Keep})
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
@@ -283,7 +283,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Way: way}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)
@@ -317,8 +317,8 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 }
 
 // linkedBy returns the kind of link that --link or --intra-host asks for.
-func linkedBy(spec *rondov1.JobSpec) grpclink.Way {
-	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
+func linkedBy(spec *rondov1.JobSpec) grpclink.Transport {
+	for _, way := range []grpclink.Transport{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
 		if spec.Link == way.String() {
 			return way
 		}

@@ -144,7 +144,7 @@ func TestCircleNames(t *testing.T) {
 	ctx, failed := context.Background(), make(chan error, 1)
 	go func() {
 		byUnix := workers[1].dial
-		byUnix.Way = grpclink.ByUnix
+		byUnix.Transport = grpclink.ByUnix
 		_, err := grpclink.Connect(ctx, workers[1].server, circle(grpclink.CircleAcross, 3,
 			members...), addresses, byUnix)
 		failed <- err
@@ -158,9 +158,9 @@ func TestCircleNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var apart *grpclink.WayError
+	var apart *grpclink.TransportError
 	if err := <-failed; !errors.As(err, &apart) || apart.Peer.Rank != 1 {
-		t.Errorf("rank 3: %v, want a WayError of rank 1", err)
+		t.Errorf("rank 3: %v, want a TransportError of rank 1", err)
 	}
 	for _, end := range []struct {
 		link allreduce.Link

@@ -180,7 +180,7 @@ func seat(rank, world int) grpclink.Seat {
 }
 
 // form connects world workers in a ring whose chunks travel by way.
-func form(t testing.TB, world int, way grpclink.Way) []linktest.Node {
+func form(t testing.TB, world int, way grpclink.Transport) []linktest.Node {
 	t.Helper()
 	// The conformance suite requires each Abort's reason to arrive, also on a busy machine.
 	_, nodes := formWorkers(t, world, way, linktest.Moment/2)
@@ -202,7 +202,7 @@ func (b bare) Clone() credentials.TransportCredentials {
 }
 
 func formWorkers(
-	t testing.TB, world int, way grpclink.Way, abortGrace time.Duration,
+	t testing.TB, world int, way grpclink.Transport, abortGrace time.Duration,
 ) ([]*worker, []linktest.Node) {
 	t.Helper()
 	return formWith(t, world, way, abortGrace, ends{})
@@ -214,14 +214,15 @@ type ends struct {
 }
 
 func formWith(
-	t testing.TB, world int, way grpclink.Way, abortGrace time.Duration, creds ends,
+	t testing.TB, world int, way grpclink.Transport, abortGrace time.Duration, creds ends,
 ) ([]*worker, []linktest.Node) {
 	t.Helper()
 	workers, addresses := make([]*worker, world), make([]string, world)
 	for rank := range world {
-		workers[rank] = startWorkerWith(t, "opticks", grpclink.ServerConfig{Way: way}, creds.server)
+		workers[rank] = startWorkerWith(t, "opticks", grpclink.ServerConfig{Transport: way},
+			creds.server)
 		workers[rank].dial.Credentials = creds.client
-		workers[rank].dial.Way = way
+		workers[rank].dial.Transport = way
 		workers[rank].dial.AbortGrace = abortGrace
 		addresses[rank] = workers[rank].address
 	}
@@ -395,9 +396,9 @@ func receiveDrawn(p allreduce.Predecessor, seed uint64) error {
 	return nil
 }
 
-// BenchmarkAllReduce times all-reduces for each Way.
+// BenchmarkAllReduce times all-reduces for each Transport.
 func BenchmarkAllReduce(b *testing.B) {
-	for _, way := range []grpclink.Way{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
+	for _, way := range []grpclink.Transport{grpclink.ByTCP, grpclink.ByUnix, grpclink.ByShm} {
 		b.Run(way.String(), func(b *testing.B) {
 			linktest.Benchmark(b, func(b *testing.B, world int) []linktest.Node {
 				return form(b, world, way)

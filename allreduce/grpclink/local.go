@@ -37,10 +37,10 @@ const (
 // ListenLocal opens the unix socket for predecessors on this host, beside the listener at the
 // worker's address. The gRPC server passed to [Server.Register] must serve both, and must serve
 // neither before ListenLocal returns: a predecessor that asks earlier is told that there is no
-// socket, and does not ask again. It returns nil if the server's Way needs no socket or the system
-// provides none.
+// socket, and does not ask again. It returns nil if the server's Transport needs no socket or the
+// system provides none.
 func (s *Server) ListenLocal() net.Listener {
-	if s.cfg.Way != ByAny && s.cfg.Way != ByUnix {
+	if s.cfg.Transport != ByAny && s.cfg.Transport != ByUnix {
 		return nil
 	}
 	var random [socketBytes]byte
@@ -103,7 +103,8 @@ func (s *successor) ask(ctx context.Context) (name string, err error) {
 // approach chooses the client for the stream: on the successor's unix socket if it may and can,
 // otherwise at its address. It returns an error if the successor does not answer.
 func (s *successor) approach(ctx context.Context) error {
-	if s.cfg.Way != ByAny && s.cfg.Way != ByUnix || strings.HasPrefix(s.peer.Address, "unix:") {
+	if s.cfg.Transport != ByAny && s.cfg.Transport != ByUnix ||
+		strings.HasPrefix(s.peer.Address, "unix:") {
 		return nil
 	}
 	name, err := s.ask(ctx)
@@ -139,12 +140,12 @@ func (s *successor) approach(ctx context.Context) error {
 	return err
 }
 
-// missed returns why the link is not of the required Way; empty: it is.
+// missed returns why the link is not of the required Transport; empty: it is.
 func (s *successor) missed() string {
 	switch {
-	case s.cfg.Way == ByShm && s.sender == nil:
+	case s.cfg.Transport == ByShm && s.sender == nil:
 		return s.noMemory
-	case s.cfg.Way == ByUnix && s.local == "":
+	case s.cfg.Transport == ByUnix && s.local == "":
 		return s.noSocket
 	}
 	return ""

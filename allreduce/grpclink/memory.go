@@ -18,13 +18,13 @@ import (
 	"rondo/allreduce/shm"
 )
 
-// Way is how chunks travel between neighbours. With shared memory the stream carries only the
+// Transport is how chunks travel between neighbours. With shared memory the stream carries only the
 // handshake, the successor's beats and the end.
-type Way int
+type Transport int
 
 const (
 	// ByTCP is gRPC at the worker's address, as between hosts.
-	ByTCP Way = iota
+	ByTCP Transport = iota
 	// ByAny is the first of shared memory, a unix socket and TCP that works.
 	ByAny
 	// ByUnix is gRPC on a unix socket, and fails without one.
@@ -34,7 +34,7 @@ const (
 )
 
 // String returns the way's name in --link.
-func (w Way) String() string {
+func (w Transport) String() string {
 	switch w {
 	case ByTCP:
 		return "tcp"
@@ -46,17 +46,17 @@ func (w Way) String() string {
 	return "auto"
 }
 
-// WayError says that neighbours cannot use the required Way.
-type WayError struct {
-	Peer allreduce.Peer
-	Way  Way // ByUnix or ByShm
-	Why  string
+// TransportError says that neighbours cannot use the required Transport.
+type TransportError struct {
+	Peer      allreduce.Peer
+	Transport Transport // ByUnix or ByShm
+	Why       string
 }
 
 // Error names the peer, the reason and the remedy.
-func (e *WayError) Error() string {
+func (e *TransportError) Error() string {
 	what := "shared memory"
-	if e.Way == ByUnix {
+	if e.Transport == ByUnix {
 		what = "unix socket"
 	}
 	return fmt.Sprintf("no %s with %v: %s; --link auto takes TCP there", what, e.Peer, e.Why)
@@ -72,7 +72,7 @@ const (
 
 // offer adds an offer of shared memory to md. It returns nil if none is wanted or possible.
 func (s *successor) offer(md metadata.MD) *shm.Offer {
-	if s.cfg.Way != ByAny && s.cfg.Way != ByShm {
+	if s.cfg.Transport != ByAny && s.cfg.Transport != ByShm {
 		return nil
 	}
 	offer, err := shm.NewOffer()
@@ -108,7 +108,7 @@ func (s *successor) settle(
 
 // fetch takes the memory that the predecessor's metadata offer, if any, and writes the result into
 // answer.
-func (p *predecessor) fetch(ctx context.Context, way Way, offered, answer metadata.MD) {
+func (p *predecessor) fetch(ctx context.Context, way Transport, offered, answer metadata.MD) {
 	ticket := offered.Get(keyOffer)
 	if len(ticket) == 0 {
 		return

@@ -39,7 +39,7 @@ func TestUnixLink(t *testing.T) {
 
 // TestUnixInsteadOfMemory: without shared memory the neighbours use a unix socket.
 func TestUnixInsteadOfMemory(t *testing.T) {
-	links, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByAny, grpclink.ByUnix})
+	links, errs := connectBoth(t, [2]grpclink.Transport{grpclink.ByAny, grpclink.ByUnix})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -54,10 +54,10 @@ func TestUnixInsteadOfMemory(t *testing.T) {
 
 // TestUnixRequired: ByUnix forms no ring without unix sockets.
 func TestUnixRequired(t *testing.T) {
-	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByUnix, grpclink.ByTCP})
-	var apart *grpclink.WayError
-	if !errors.As(errs[0], &apart) || apart.Peer.Rank != 1 || apart.Way != grpclink.ByUnix {
-		t.Fatalf("rank 0: %v, want a WayError of rank 1", errs[0])
+	_, errs := connectBoth(t, [2]grpclink.Transport{grpclink.ByUnix, grpclink.ByTCP})
+	var apart *grpclink.TransportError
+	if !errors.As(errs[0], &apart) || apart.Peer.Rank != 1 || apart.Transport != grpclink.ByUnix {
+		t.Fatalf("rank 0: %v, want a TransportError of rank 1", errs[0])
 	}
 	const want = "the neighbour has no socket for workers on its host; --link auto takes TCP there"
 	if !strings.HasSuffix(errs[0].Error(), want) {
@@ -65,16 +65,16 @@ func TestUnixRequired(t *testing.T) {
 	}
 }
 
-// connectBoth connects a ring of two with a Way for each rank.
+// connectBoth connects a ring of two with a Transport for each rank.
 func connectBoth(
-	t *testing.T, way [2]grpclink.Way,
+	t *testing.T, way [2]grpclink.Transport,
 ) (links [2]allreduce.Links, errs []error) {
 	t.Helper()
 	var workers [2]*worker
 	var addresses []string
 	for rank := range workers {
-		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Way: way[rank]})
-		workers[rank].dial.Way = way[rank]
+		workers[rank] = startWorker(t, "opticks", grpclink.ServerConfig{Transport: way[rank]})
+		workers[rank].dial.Transport = way[rank]
 		addresses = append(addresses, workers[rank].address)
 		t.Cleanup(workers[rank].kill)
 	}
@@ -98,7 +98,7 @@ func connectBoth(
 // TestOneSideWithoutMemory: the ring is formed over gRPC, and Describe has the reason.
 func TestOneSideWithoutMemory(t *testing.T) {
 	links, errs := connectBoth(t,
-		[2]grpclink.Way{grpclink.ByAny, grpclink.ByTCP})
+		[2]grpclink.Transport{grpclink.ByAny, grpclink.ByTCP})
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +117,10 @@ func TestOneSideWithoutMemory(t *testing.T) {
 // TestMemoryRequired: ByShm forms no ring without shared memory. The rank that cannot use it
 // reports the neighbour, the reason and the remedy.
 func TestMemoryRequired(t *testing.T) {
-	_, errs := connectBoth(t, [2]grpclink.Way{grpclink.ByShm, grpclink.ByTCP})
-	var unshared *grpclink.WayError
+	_, errs := connectBoth(t, [2]grpclink.Transport{grpclink.ByShm, grpclink.ByTCP})
+	var unshared *grpclink.TransportError
 	if !errors.As(errs[0], &unshared) || unshared.Peer.Rank != 1 {
-		t.Fatalf("rank 0: %v, want a WayError of rank 1", errs[0])
+		t.Fatalf("rank 0: %v, want a TransportError of rank 1", errs[0])
 	}
 	const want = "the neighbour is to use none; --link auto takes TCP there"
 	if !strings.HasSuffix(errs[0].Error(), want) {
@@ -139,7 +139,7 @@ func joinOnSockets(folder string, rank int) (ways string, err error) {
 		return "", err
 	}
 	server, err := grpclink.NewServer("opticks",
-		grpclink.ServerConfig{Way: grpclink.ByAny})
+		grpclink.ServerConfig{Transport: grpclink.ByAny})
 	if err != nil {
 		return "", err
 	}
@@ -151,7 +151,7 @@ func joinOnSockets(folder string, rank int) (ways string, err error) {
 	defer cancel()
 	links, err := grpclink.Connect(ctx, server, seat(rank, 2),
 		[]string{"unix:" + filepath.Join(folder, "0"), "unix:" + filepath.Join(folder, "1")},
-		grpclink.DialConfig{Way: grpclink.ByAny})
+		grpclink.DialConfig{Transport: grpclink.ByAny})
 	if err != nil {
 		return "", err
 	}

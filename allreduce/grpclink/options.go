@@ -93,8 +93,8 @@ type DialConfig struct {
 	// address that begins with @ is another worker's socket on this host.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 
-	// Way is how chunks travel to the successor.
-	Way Way
+	// Transport is how chunks travel to the successor.
+	Transport Transport
 }
 
 func (c DialConfig) validate() (DialConfig, error) {

@@ -30,9 +30,9 @@ type ServerConfig struct {
 	// 0 is 30 s. The predecessor retries until its own deadline.
 	PlanTimeout time.Duration
 
-	// Way is the way by which chunks may come. The predecessor chooses one; a way that this Way
-	// excludes is refused.
-	Way Way
+	// Transport is the allowed transport of chunks. The predecessor chooses one; any other is
+	// refused.
+	Transport Transport
 
 	// Keep, if set, is called with the address of a predecessor whose link is accepted, and its
 	// result when the link has ended; see connlimit.Listener.
@@ -204,7 +204,7 @@ func (s *Server) Link(stream rondov1.Ring_LinkServer) error {
 	defer s.cfg.keep(ctx)()
 	link.stream = stream
 	answer := hello{Seat: link.seat, to: h.Rank, answer: true}.metadata()
-	link.fetch(ctx, s.cfg.Way, md, answer)
+	link.fetch(ctx, s.cfg.Transport, md, answer)
 	if link.connection != nil && link.connection.Reader != nil {
 		link.reader = link.connection.Reader
 		link.reader.Open()

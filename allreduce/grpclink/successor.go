@@ -98,7 +98,7 @@ func Dial(
 		return &mappedSuccessor{successor: s}, nil
 	}
 	if why := s.missed(); why != "" {
-		err := &WayError{Peer: s.peer, Way: cfg.Way, Why: why}
+		err := &TransportError{Peer: s.peer, Transport: cfg.Transport, Why: why}
 		s.Abort(fmt.Sprintf("rank %d: %v", seat.name(), err))
 		return nil, errors.Join(err, s.Close())
 	}

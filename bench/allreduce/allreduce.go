@@ -23,7 +23,7 @@ type config struct {
 	AtLeast       float64 // 0: any ratio will do
 }
 
-// validate names the flag that is wrong. What is passed on to the sides, they judge.
+// validate names the flag that is wrong. Values that are passed on are checked by the sides.
 func (c config) validate() error {
 	if c.Link == busbw.MemoryLink {
 		return fmt.Errorf("-link %s: its ranks are goroutines of one process, and Gloo's are "+
@@ -108,7 +108,7 @@ func (c config) measure(
 	peer, err := startGloo(ctx, command, log)
 	if err == nil {
 		defer func() { err = errors.Join(err, peer.end()) }()
-		_, err = peer.measure(sizes[0]) // which waits until it is there
+		_, err = peer.measure(sizes[0]) // waits until the peer is ready
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", strings.Join(command, " "), err)

@@ -13,8 +13,8 @@ import (
 	"rondo/internal/procgroup"
 )
 
-// peerTimeout is how long Gloo's side may take for a turn, of which the first waits for PyTorch to
-// be loaded, and endTimeout how long it may take to end.
+// peerTimeout bounds a turn of Gloo's side; the first one also loads PyTorch. endTimeout bounds its
+// end.
 const (
 	peerTimeout = 2 * time.Minute
 	endTimeout  = time.Minute

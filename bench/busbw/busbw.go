@@ -1,9 +1,9 @@
-// Package busbw measures how fast a ring all-reduces on one machine, beside what bounds it: a ring
-// of the same schedule on bare TCP, and one direction of one TCP connection.
+// Package busbw measures how fast a ring all-reduces on one machine. Beside it, it measures two
+// bounds: a ring of the same schedule on bare TCP, and one direction of one TCP connection.
 //
-// Each rank is a process of its own, which calls [Serve]; the ranks of the link in memory are
-// goroutines. [Measure] leads them. It prints nothing and knows no flags. It imports allreduce,
-// its links and internal/procgroup.
+// Each rank is a process, which calls [Serve]; the ranks of the link in memory are goroutines.
+// [Measure] leads them. It prints nothing and knows no flags. It imports allreduce, its links and
+// internal/procgroup.
 package busbw
 
 import (
@@ -18,18 +18,18 @@ import (
 	"rondo/allreduce"
 )
 
-// What is measured at most.
+// Limits of a measurement.
 const (
 	MaxWorld = 64
 	MaxBytes = 1 << 30
 )
 
-// Config is what is measured, and how long.
+// Config says which rings to measure, and how long.
 type Config struct {
 	World  int   // ranks, 2 to MaxWorld
 	Sizes  []int // bytes of the buffer, multiples of 4
 	Link   string
-	Wire   string        // what numbers travel as
+	Wire   string        // number format on the wire
 	Reduce string        // ReduceCanonical measures the tree's sum too; else there is the ring's
 	Window time.Duration // for each ring and size
 
@@ -40,10 +40,10 @@ type Config struct {
 
 	// Addresses are the IP addresses on which the ranks listen; empty: all on loopback.
 	Addresses []string
-	// Alone leaves out what the ring is measured beside, which a slow network takes long for.
+	// Alone leaves out the bare ring and the connection, which take long on a slow network.
 	Alone bool
-	// Between, if there is one, is called at the end of each turn, while no ring does anything:
-	// for what is to be measured in the same minutes.
+	// Between, if set, is called at the end of each turn, while no ring is active, to measure
+	// something else in the same minutes.
 	Between func(ctx context.Context, bytes int) error
 }
 
@@ -87,8 +87,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Row is what came of one size; of a ring alone, without the members behind BusBW. Rates are in
-// GB/s, 10^9 bytes.
+// Row is the result for one size. With Alone the fields behind BusBW are zero. Rates are in GB/s,
+// 10^9 bytes.
 type Row struct {
 	Link        string  `json:"link"`
 	Wire        string  `json:"wire"`
@@ -98,7 +98,7 @@ type Row struct {
 	Summed      int     `json:"-"`           // how often in all, checks and warming up included
 	MS          float64 `json:"ms"`          // median
 	P99MS       float64 `json:"p99_ms"`
-	BusBW       float64 `json:"busbw"` // of the median, and of float32 whatever travels
+	BusBW       float64 `json:"busbw"` // of the median; counts float32 bytes with every wire format
 
 	RawMS    float64 `json:"raw_ms"` // the same of the ring on bare TCP
 	RawP99MS float64 `json:"raw_p99_ms"`
@@ -125,8 +125,8 @@ func (c Config) rings() []ring {
 	return all
 }
 
-// Turns is how often each ring has its turn at a size, so that what slows the machine down for a
-// while slows all of them.
+// Turns is the number of turns that each ring has at a size. A machine that is slower for a while
+// then slows all of them.
 const Turns = 4
 
 // Bounds of the repetitions in a turn, and how many warm a ring up before the first.
@@ -260,14 +260,14 @@ func (g *group) time(ctx context.Context, r ring, bytes, repetitions int) ([]flo
 	return took, nil
 }
 
-// The ranks have leastPatience for an order, and the time that slowest, in bytes a second, takes
-// for what they send: a tenth of what a busy machine does.
+// A rank has leastPatience for an order, plus the time of its bytes at slowest, in bytes a second:
+// a tenth of a busy machine's rate.
 const (
 	leastPatience = 10 * time.Second
 	slowest       = 20 << 20
 )
 
-// patience is how long a world may take for repetitions of so many bytes.
+// patience returns the time limit for repetitions of this many bytes.
 func patience(bytes, repetitions, world int) time.Duration {
 	sent := 2 * float64(bytes) * float64(repetitions) * float64(world)
 	return leastPatience + time.Duration(sent/slowest*float64(time.Second))

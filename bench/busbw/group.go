@@ -63,7 +63,7 @@ func form(ctx context.Context, c Config) (*group, error) {
 	return g, nil
 }
 
-// sharedLog takes what all ranks write to their standard error, each from a goroutine of its own.
+// sharedLog collects the standard error of all ranks, each written by a goroutine of its own.
 type sharedLog struct {
 	mu sync.Mutex // guards to
 	to io.Writer
@@ -144,7 +144,7 @@ func (g *group) end() {
 	grace := time.AfterFunc(endTimeout, g.kill)
 	defer grace.Stop()
 	for _, m := range g.members {
-		_ = m.ended() // what there was to say, an answer has said
+		_ = m.ended() // an answer has already reported its error
 	}
 	g.kill()
 }
@@ -183,9 +183,9 @@ func (g *group) exchange(
 	return g.each(ctx, same, patience)
 }
 
-// each writes to each rank its own, and returns their answers. Of several errors it returns that
-// of a rank which has ended, if there is one: the others' came of it. Ranks of which one has not
-// answered in time are ended.
+// each sends each rank its own order, and returns their answers. Of several errors it prefers that
+// of a rank that has ended, because it caused the others'. If a rank does not answer in time, all
+// ranks are ended.
 func (g *group) each(
 	ctx context.Context, what []any, patience time.Duration,
 ) ([]answer, error) {

@@ -25,10 +25,9 @@ const (
 // link is a kind of link between neighbours.
 type link struct {
 	name string
-	// listen opens the door of a rank of its own process. It is nil of a link that does not
-	// leave the process.
+	// listen opens a rank's listener. Nil for a link within the process.
 	listen func(address string) (door, error)
-	way    grpclink.Way // by which the chunks of a link that listens go
+	way    grpclink.Transport // by which the chunks of a link that listens go
 
 	// secure makes the two ends' credentials; nil: a connection without TLS.
 	secure func() (server, client credentials.TransportCredentials, err error)
@@ -106,7 +105,7 @@ type grpcEnds struct {
 const benchJob = "bench"
 
 func newGRPCEnds(l link, address string) (*grpcEnds, error) {
-	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Way: l.way})
+	links, err := grpclink.NewServer(benchJob, grpclink.ServerConfig{Transport: l.way})
 	if err != nil {
 		return nil, err
 	}
@@ -139,11 +138,11 @@ func (e *grpcEnds) connect(
 ) (allreduce.Links, error) {
 	links, err := grpclink.Connect(ctx, e.links, grpclink.Seat{Job: benchJob, Generation: 1,
 		Rank: allreduce.Rank(s.Rank), World: s.World}, addresses,
-		grpclink.DialConfig{Timeout: meetTimeout, Way: e.link.way, Credentials: e.client})
-	var apart *grpclink.WayError
+		grpclink.DialConfig{Timeout: meetTimeout, Transport: e.link.way, Credentials: e.client})
+	var apart *grpclink.TransportError
 	if errors.As(err, &apart) { // which speaks of a job's flags
 		err = fmt.Errorf("no link %v to %v: %s; --link tcp needs no more than an address",
-			apart.Way, apart.Peer, apart.Why)
+			apart.Transport, apart.Peer, apart.Why)
 	}
 	return links, err
 }

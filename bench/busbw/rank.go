@@ -24,8 +24,8 @@ const (
 	onTree ring = "tree"     // package allreduce, the sum of --reduce canonical, over the link
 )
 
-// What the leader writes to a rank, a JSON value each: a seat, the meeting, then orders. The rank
-// answers each with an answer. When there are no more orders it ends.
+// The leader writes JSON values to a rank: a seat, the meeting, then orders. The rank answers each
+// with an answer. It ends when there are no more orders.
 type (
 	seat struct {
 		Rank, World int
@@ -49,7 +49,7 @@ type (
 	}
 )
 
-// task is what an order asks for.
+// task is the work of an order.
 type task string
 
 const (
@@ -58,9 +58,9 @@ const (
 	doStream task = "stream"
 )
 
-// Serve is one rank: it does what the leader orders through in, until in ends, and answers
-// through out. What fails goes to the leader as an answer; the error is only for a leader that
-// cannot be heard or told.
+// Serve runs one rank. It carries out the leader's orders from in until in ends, and answers
+// through out. Failures go to the leader as answers; the error returned is that of reading in or
+// writing out.
 func Serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	return serve(ctx, in, out, func(l link, s seat) (ends, error) {
 		return newGRPCEnds(l, s.Address)
@@ -105,7 +105,7 @@ func serve(
 	}
 }
 
-// rank is what a rank has once the rings are formed.
+// rank is a rank whose rings are formed.
 type rank struct {
 	seat
 	ends ends
@@ -200,7 +200,7 @@ func (r *rank) reducer(which ring, n int) reducer {
 	return wired{r.ring, r.element()}
 }
 
-// wired is the ring with what numbers travel as on it.
+// wired is the ring with a number format on the wire.
 type wired struct {
 	ring    *allreduce.Ring
 	element allreduce.Element
@@ -219,8 +219,8 @@ func (r *rank) element() allreduce.Element {
 	return element
 }
 
-// numbers is how many an order's buffer has. The bare ring knows float32 alone: it sums so many
-// that as many bytes travel.
+// numbers returns the length of an order's buffer. The bare ring sums float32 only, so its buffer
+// is shorter if the wire has 16 bits: as many bytes travel.
 func (r *rank) numbers(o order) int {
 	if o.Ring == onTCP {
 		return max(1, o.Bytes/4*r.element().Bytes()/4)
@@ -263,7 +263,7 @@ func (r *rank) check(ctx context.Context, by reducer, n int, rounding float64) (
 			sum += x
 			size += math.Abs(x)
 		}
-		// Each of World-1 additions rounds, and the sum as it is handed on.
+		// Each of the World-1 additions rounds, and so does the final sum.
 		bound := float64(r.World) * (size*rounding + tiniest)
 		if !(math.Abs(float64(got)-sum) <= bound) {
 			return 0, fmt.Errorf("rank %d: number %d of %d sums to %v, want %v within %.2g", r.Rank,
@@ -274,11 +274,11 @@ func (r *rank) check(ctx context.Context, by reducer, n int, rounding float64) (
 	return digest.Sum64(), nil
 }
 
-// tiniest is what the least number of 16 bits is off by at most (binary16's, of 2^-24).
+// tiniest bounds the error of the smallest number of 16 bits: binary16's, 2^-24.
 const tiniest = 1.0 / (1 << 25)
 
-// rounding is what rounding to what travels is off by at most, of a number of size 1: half a unit
-// of the last of 24, 8 or 11 bits.
+// rounding bounds the error of rounding a number of size 1 to the wire format: half a unit of the
+// last of 24, 8 or 11 bits.
 func (r *rank) rounding(which ring) float64 {
 	bits := 24
 	switch {
@@ -291,7 +291,7 @@ func (r *rank) rounding(which ring) float64 {
 	return math.Ldexp(1, -bits)
 }
 
-// elements are what numbers may travel as.
+// elements returns the number formats of the wire.
 func elements() []allreduce.Element {
 	return []allreduce.Element{allreduce.Float32, allreduce.BFloat16, allreduce.Float16}
 }

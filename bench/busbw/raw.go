@@ -21,9 +21,9 @@ const (
 	streamWriteBytes = 1 << 20
 )
 
-// rawRing is the ring of package allreduce, with its segments and chunks, on two TCP connections
-// and nothing else: no headers, no heartbeats, no flow control of its own. What it reaches is what
-// the ring could, if its link cost nothing above TCP.
+// rawRing is package allreduce's ring, with its segments and chunks, on two bare TCP connections:
+// no headers, no heartbeats, no flow control of its own. Its speed is the ring's bound if the link
+// above TCP were free.
 type rawRing struct {
 	seat
 	predecessor, successor net.Conn
@@ -68,8 +68,8 @@ func (r *rawRing) begin(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { r.Close() })
 }
 
-// AllReduce has the schedule of [allreduce.Ring.AllReduce]: in ring step k rank r sends segment
-// r-1-k and receives segment r-2-k, and a chunk is sent on as soon as it has been added.
+// AllReduce has the schedule of [allreduce.Ring.AllReduce]: in ring step k, rank r sends segment
+// r-1-k and receives segment r-2-k. A chunk is sent on as soon as it has been added.
 func (r *rawRing) AllReduce(ctx context.Context, buf []float32) error {
 	stop := r.begin(ctx)
 	defer stop()
@@ -95,7 +95,7 @@ func (r *rawRing) AllReduce(ctx context.Context, buf []float32) error {
 	return nil
 }
 
-// send sends chunks that are ready, and says which are gone.
+// send sends chunks that are ready, and reports those that are sent.
 func (r *rawRing) send(
 	buf []float32, steps int, ready <-chan struct{}, gone chan<- struct{},
 ) error {
@@ -103,7 +103,7 @@ func (r *rawRing) send(
 		for chunk := range chunks(r.segment(buf, r.Rank-1-k)) {
 			if k > 0 {
 				if _, more := <-ready; !more {
-					return nil // whoever closed it says why
+					return nil // the side that closed it reports why
 				}
 			}
 			if _, err := r.successor.Write(allreduce.Bytes(chunk)); err != nil {
@@ -115,8 +115,8 @@ func (r *rawRing) send(
 	return nil
 }
 
-// receive adds what comes or keeps it. What it keeps takes the place of chunks that this rank has
-// sent, in the order in which it sent them; it waits until their writes have returned.
+// receive adds received chunks, or keeps them. A kept chunk replaces one that this rank has sent,
+// in the order of sending; receive waits until that write has returned.
 func (r *rawRing) receive(
 	buf []float32, steps int, ready chan<- struct{}, gone <-chan struct{},
 ) error {
@@ -198,7 +198,7 @@ func (r *rawRing) stream(ctx context.Context) ([]float64, error) {
 	return nil, nil
 }
 
-// write sends buf so many times, and waits for the answer to the last.
+// write sends buf times times, and waits for the answer to the last.
 func (r *rawRing) write(buf []byte, times int) error {
 	for range times {
 		if _, err := r.successor.Write(buf); err != nil {
@@ -211,7 +211,7 @@ func (r *rawRing) write(buf []byte, times int) error {
 	return nil
 }
 
-// read takes what write sends, and answers.
+// read receives the bytes of write, and answers.
 func (r *rawRing) read(buf []byte, times int) error {
 	for range times {
 		if _, err := io.ReadFull(r.predecessor, buf); err != nil {

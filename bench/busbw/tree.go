@@ -19,8 +19,8 @@ const (
 // Reduces are the values of [Config.Reduce].
 func Reduces() []string { return []string{ReduceRing, ReduceCanonical} }
 
-// tree is a canonical sum: each rank has as many of the lane groups as any other, or one less, and
-// what they have added up of their own as the tree has it.
+// tree is a canonical sum. The lane groups are dealt evenly to the ranks. Each rank contributes the
+// nodes of the tree that cover its own groups.
 type tree struct {
 	ring *allreduce.Ring
 	ends []int
@@ -40,7 +40,7 @@ func (r *rank) newTree(n int) tree {
 	return t
 }
 
-// AllReduce sums buf, which is what this rank's first node has.
+// AllReduce sums buf, the value of this rank's first node.
 func (t tree) AllReduce(ctx context.Context, buf []float32) error {
 	parts := [][]float32{buf}
 	for _, part := range t.own {

@@ -23,22 +23,23 @@ type config struct {
 	AtLeast               float64 // 0: any ratio will do
 }
 
-// A group is what one measurement of PyTorch is held against: it has one GRU, and Rondo two.
+// A group is one measurement of PyTorch and the Rondo shapes compared with it: PyTorch has one GRU,
+// Rondo two.
 type group struct {
 	peer   bench.Shape
 	shapes []bench.Shape
 	plan
 }
 
-// plan is how long a group is measured. Each turn of each side has so many windows.
+// plan is the length of a group's measurement: turns of each side, and windows in a turn.
 type plan struct {
 	threads        []int
 	turns, windows int
 }
 
-// groups returns what to measure: the textbook's shapes, with every number of threads, and the
-// large ones, in one turn because a step takes seconds. Quick measures all in one turn, and of the
-// large ones only the LSTM of hidden 1024, on all cores.
+// groups returns the groups to measure: the textbook's shapes with every number of threads, and the
+// large ones in one turn, because a step takes seconds. With Quick all have one turn, and of the
+// large ones only the LSTM of hidden 1024 is measured, on all cores.
 func (c config) groups() ([]group, error) {
 	cores := strings.Split(c.Cores, ",")
 	small := plan{turns: 2, windows: 3}
@@ -95,18 +96,18 @@ func (s setting) String() string {
 	return text
 }
 
-// measured is what came of a setting: rates of windows, or why there are none.
+// measured is the result of a setting: rates of windows, or the reason for having none.
 type measured struct {
 	setting
 	windows []float64
 	failed  string
-	note    string // what else is known
+	note    string // further facts for people
 }
 
 // results are those of one side, in the order in which they came.
 type results []measured
 
-// add joins what a turn gave to what the turns before it gave.
+// add merges a turn's result with those of earlier turns.
 func (r *results) add(m measured) {
 	at := slices.IndexFunc(*r, func(o measured) bool { return o.setting == m.setting })
 	if at < 0 {
@@ -140,9 +141,9 @@ func (m measured) rate() float64 {
 	return bench.Median(m.windows)
 }
 
-// run lets both sides take turns on every shape, prints what each setting gave, and then a row for
-// each shape. It fails if Rondo is not config.AtLeast times as fast as PyTorch under its best
-// setting of the same precision.
+// run gives both sides turns at every shape. It prints each setting's result, and then a row for
+// each shape. It fails if Rondo's best setting is not config.AtLeast times as fast as PyTorch's
+// best of the same precision.
 func run(ctx context.Context, c config, out, log io.Writer) error {
 	if err := c.validate(); err != nil {
 		return err
@@ -156,7 +157,7 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 		len(strings.Split(c.Cores, ",")), c.Modes, c.Seconds)
 	rows, err := c.rows(ctx, groups, out, log)
 	if len(rows) > 0 {
-		printRows(out, rows) // what was measured before an error is whole
+		printRows(out, rows) // the rows before an error are complete
 	}
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ func (c config) torchCommand(s bench.Shape, p plan, threads int) []string {
 	return append(line, c.common(s, p, threads)...)
 }
 
-// rondoRow is what counts here of a row of `rondo bench train`.
+// rondoRow is the part of a row of `rondo bench train` that is used here.
 type rondoRow struct {
 	Precision string    `json:"precision"`
 	Threads   int       `json:"threads"`

@@ -23,7 +23,7 @@ func (d duel) ratio() float64 {
 	return d.rondo.rate() / d.torch.rate()
 }
 
-// row is what came of a shape.
+// row is the result of a shape.
 type row struct {
 	shape bench.Shape
 	sides map[compute.Precision]duel
@@ -39,7 +39,7 @@ func newRow(s bench.Shape, own, peer results) row {
 	return r
 }
 
-// overall is the duel of each side's best, whatever the precision.
+// overall compares each side's best over all precisions.
 func (r row) overall() duel {
 	var best duel
 	for _, d := range r.sides {

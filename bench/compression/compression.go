@@ -29,7 +29,7 @@ func optimizers() []string {
 	return []string{"--optimizer momentum --lr 2", "--optimizer adam --lr 0.008"}
 }
 
-// ways are the ways, by their flags; the first is what the others are held against.
+// ways returns the flags of each way of sending gradients. The others are compared with the first.
 func ways() []string {
 	return []string{"--wire fp32", "--wire bf16", "--wire bf16 --error-feedback", "--wire fp16",
 		"--compress topk:0.1", "--compress topk:0.01", "--compress powersgd:4",
@@ -52,7 +52,7 @@ func (c config) command(flags string) []string {
 	return append(line, c.Extra...)
 }
 
-// outcome is what a case has come to.
+// outcome is the result of a case.
 type outcome struct {
 	trial.Result
 	bytes float64 // a step
@@ -94,7 +94,7 @@ func run(ctx context.Context, c config, out, log io.Writer) error {
 	return nil
 }
 
-// train runs a case, and counts the bytes meanwhile.
+// train runs a case and counts the bytes that it sends.
 func (c config) train(ctx context.Context, flags string, log io.Writer) (outcome, error) {
 	before, err := sent(c.Counters)
 	if err != nil {
@@ -115,7 +115,7 @@ func sent(counters string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	const column = 8 // bytes sent, behind the eight counters of what was received
+	const column = 8 // bytes sent: it follows the eight counters of received data
 	for row := range strings.Lines(string(text)) {
 		name, counts, _ := strings.Cut(row, ":")
 		if fields := strings.Fields(counts); strings.TrimSpace(name) == "lo" &&

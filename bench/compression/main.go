@@ -1,6 +1,6 @@
-// Command compression trains one model with each of the ways in which gradients can travel, with
-// one seed and for as many tokens, and prints the validation loss beside that of float32, and the
-// bytes that went over the loopback interface.
+// Command compression trains one model with each way of sending gradients, with one seed and the
+// same number of tokens. It prints each one's validation loss beside that of float32, and the bytes
+// that went over the loopback interface.
 package main
 
 import (

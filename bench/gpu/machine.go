@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// versions says what the machine has, and fails without a GPU.
+// versions describes the machine. It fails without a GPU.
 func versions(ctx context.Context, s *session) (string, error) {
 	text, err := s.output(ctx, "versions", s.program("rondo"), "devices")
 	fmt.Fprint(s.out, string(text))
@@ -23,11 +23,7 @@ func versions(ctx context.Context, s *session) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	said := []string{"no PyTorch"}
-	if s.python, s.results.Torch = s.findTorch(ctx); s.python != "" {
-		said[0] = fmt.Sprintf("torch %s (CUDA %s, cuDNN %d) in %s", s.results.Torch.Torch,
-			s.results.Torch.CUDA, s.results.Torch.CUDNN, s.python)
-	}
+	said := []string{s.findTorch(ctx)}
 	for _, name := range []string{"nvidia-smi", "nvcc", "ncu", "compute-sanitizer"} {
 		path := tool(name)
 		if path == "" {
@@ -36,7 +32,7 @@ func versions(ctx context.Context, s *session) (string, error) {
 		}
 		flags := []string{"--version"}
 		if name == "nvidia-smi" {
-			flags = nil // it also shows who else uses the GPU
+			flags = nil // it also shows other processes on the GPU
 		}
 		//nolint:errcheck // the log has what it says
 		s.output(ctx, "versions", append([]string{path}, flags...)...)
@@ -59,7 +55,7 @@ func tool(name string) string {
 	return ""
 }
 
-// torchVersions is what torch_gpu.py --versions prints.
+// torchVersions is the output of torch_gpu.py --versions.
 type torchVersions struct {
 	Torch string `json:"torch"`
 	CUDA  string `json:"cuda"`
@@ -67,29 +63,40 @@ type torchVersions struct {
 	GPU   bool   `json:"gpu"` // whether it sees one
 }
 
-// Limits of the search for torch.
+// Limits of the search for torch. From a disk that has not been read yet, its libraries of some
+// gigabytes take tens of seconds.
 const (
-	importLimit = 30 * time.Second
+	importLimit = 45 * time.Second
 	maxPythons  = 8
 )
 
-// findTorch finds an interpreter whose torch sees a GPU; "" if there is none.
-func (s *session) findTorch(ctx context.Context) (string, torchVersions) {
+// findTorch finds an interpreter whose torch sees a GPU, and says what it has found.
+func (s *session) findTorch(ctx context.Context) (said string) {
 	candidates := pythons()
 	if s.Python != "" {
 		candidates = []string{s.Python}
 	}
+	said = "no PyTorch"
 	for _, python := range candidates[:min(len(candidates), maxPythons)] {
 		limited, cancel := context.WithTimeoutCause(ctx, importLimit,
 			errors.New("importing torch took too long"))
 		text, err := s.output(limited, "versions", python, s.program("torch_gpu.py"), "--versions")
+		late := limited.Err() != nil
 		cancel()
 		var v torchVersions
-		if err == nil && json.Unmarshal(text, &v) == nil && (v.GPU || s.Emulated) {
-			return python, v
+		switch {
+		case late:
+			said = fmt.Sprintf("%s did not import torch in %v", python, importLimit)
+		case err != nil || json.Unmarshal(text, &v) != nil:
+		case v.GPU || s.Emulated:
+			s.python, s.results.Torch = python, v
+			return fmt.Sprintf("torch %s (CUDA %s, cuDNN %d) in %s", v.Torch, v.CUDA, v.CUDNN,
+				python)
+		default:
+			said = fmt.Sprintf("torch %s (CUDA %s) in %s sees no GPU", v.Torch, v.CUDA, python)
 		}
 	}
-	return "", torchVersions{}
+	return said
 }
 
 // pythons are the interpreters of PATH, of an active environment, and of the folders where images

@@ -19,13 +19,15 @@ import (
 type measurement struct {
 	bench.TrainRow
 	Shape string `json:"shape"` // as key writes it
-	// UsedBytes is what the driver has less of free memory, than all, at the end.
+	// UsedBytes is the decrease of the driver's free memory, from none of this process in use to
+	// the end.
 	UsedBytes int64 `json:"used_bytes"`
 	// Floor is in tokens a second: of a step that takes no more than its products at the peak
 	// that Gemm reached, or than Chain.
 	Floor float64 `json:"floor"`
-	// Chain is what the steps' dependence on each other takes, in seconds: T L times a step, there
-	// and back, of the same layer with one lane, in which nothing counts but latency.
+	// Chain is the lower bound, in seconds, that the steps' dependence on each other sets: T L
+	// times a step, forward and backward, of the same layer with one lane, where only latency
+	// counts.
 	Chain float64 `json:"chain"`
 }
 
@@ -45,7 +47,7 @@ func (g gpu) Threads() int                 { return 1 }
 func (g gpu) Bytes() (now, peak int64)     { return g.memory() }
 func (g gpu) Precision() compute.Precision { return g.precision }
 
-// HostMemory is what bench asks of a device whose memory is its own.
+// HostMemory tells bench that the device has its own memory.
 func (g gpu) HostMemory() bool { return false }
 
 // wait waits for the device.
@@ -86,8 +88,8 @@ func (g gpu) random(n int) []float32 {
 	return x
 }
 
-// chain is how long a step of a layer takes at the least, there and back, in seconds: the
-// difference between two lengths, so that what a segment costs as a whole is not counted.
+// chain is the least time of a layer's step, forward and backward, in seconds. It is the difference
+// between two lengths, so that the fixed cost of a segment does not count.
 func (g gpu) chain(cell compute.Cell, hidden int) float64 {
 	const short, long = 128, 512
 	return (g.segment(cell, hidden, long) - g.segment(cell, hidden, short)) / (long - short)
@@ -182,7 +184,7 @@ func measureCommand(ctx context.Context, arguments []string, out io.Writer) erro
 	return nil
 }
 
-// parseShape reads what key writes.
+// parseShape is the inverse of key.
 func parseShape(text string) (s bench.Shape, err error) {
 	cell, sizes, _ := strings.Cut(text, ":")
 	if s.Cell, err = compute.ParseCell(cell); err != nil {

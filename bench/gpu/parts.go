@@ -81,7 +81,7 @@ func names(command string) []string {
 // errSkipped wraps the reason why a part has nothing to do here.
 var errSkipped = errors.New("skipped")
 
-// outcome is what came of a part.
+// outcome is the result of a part.
 type outcome struct {
 	Part    string  `json:"part"`
 	Verdict string  `json:"verdict"` // ok, skipped or FAILED
@@ -90,7 +90,7 @@ type outcome struct {
 	Error   string  `json:"error,omitempty"`
 }
 
-// results are what results.json holds.
+// results is the content of results.json.
 type results struct {
 	Command string        `json:"command"`
 	Started time.Time     `json:"started"`
@@ -150,7 +150,7 @@ func (s *session) validate() error {
 	return nil
 }
 
-// do does a part, and notes what came of it.
+// do runs a part and records its outcome.
 func (s *session) do(ctx context.Context, p part) outcome {
 	fmt.Fprintf(s.out, "=== %s\n", p.name)
 	o := outcome{Part: p.name, Verdict: "ok"}
@@ -179,7 +179,7 @@ func (s *session) do(ctx context.Context, p part) outcome {
 	return o
 }
 
-// save writes what there is so far.
+// save writes the results so far.
 func (s *session) save() error {
 	text, err := json.MarshalIndent(s.results, "", "  ")
 	if err != nil {
@@ -192,7 +192,7 @@ func (s *session) save() error {
 	return archive(s.Work, filepath.Join(s.Out, "rondo-gpu-"+s.Command+".tar.gz"))
 }
 
-// conclude prints what came of all, the speeds last.
+// conclude prints all outcomes, the speeds last.
 func (s *session) conclude() error {
 	fmt.Fprintln(s.out)
 	var failed []string

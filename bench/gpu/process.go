@@ -23,7 +23,7 @@ const stopTimeout = 5 * time.Second
 // program is the path of one that lies in the folder.
 func (s *session) program(name string) string { return filepath.Join(s.Folder, name) }
 
-// process is a command that ends when ctx does, with all that it has started. What it says on
+// process is a command that ends with ctx, together with all processes that it has started. Its
 // standard error goes to a log in the folder of the results.
 func (s *session) process(ctx context.Context, log io.Writer, command ...string) *exec.Cmd {
 	p := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -34,7 +34,7 @@ func (s *session) process(ctx context.Context, log io.Writer, command ...string)
 	return p
 }
 
-// output runs a command and returns what it prints. When it ends nothing that it started is left.
+// output runs a command and returns its output. At its end no process that it started is left.
 func (s *session) output(ctx context.Context, name string, command ...string) ([]byte, error) {
 	var output bytes.Buffer
 	err := s.into(ctx, &output, name, command...)
@@ -63,7 +63,7 @@ func (s *session) into(ctx context.Context, to io.Writer, name string, command .
 	return err
 }
 
-// log is a file for what a command says, to which a command of the same name adds.
+// log opens the log of a command. Commands of the same name append to one log.
 func (s *session) log(name string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(s.Work, name+".log"),
 		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o666)

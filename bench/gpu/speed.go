@@ -17,11 +17,11 @@ type row struct {
 	Precision string  `json:"precision"`
 	Rondo     float64 `json:"rondo"`
 	Device    string  `json:"device"`
-	// Floor is what the products at the measured peak, or the chain of steps, would allow at the
-	// most; see measurement.
+	// Floor is the upper bound on tokens/s by the products at the measured peak and by the chain of
+	// steps; see measurement.
 	Floor float64 `json:"floor"`
-	// Counted is the most device memory that Rondo's device has counted, and Used what the driver
-	// lacked by then: also the context, the kernels and cuBLAS.
+	// Counted is the peak of the device memory that Rondo counted. Used is the memory that the
+	// driver had given by then: also the context, the kernels and cuBLAS.
 	Counted int64 `json:"counted_bytes"`
 	Used    int64 `json:"used_bytes"`
 	// Torch is PyTorch's best setting, and Peers are all that were measured.

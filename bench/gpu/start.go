@@ -65,5 +65,5 @@ func (c *config) prepare() (err error) {
 // patience is how long a process waits for the GPU: one that hangs must not take the others' time.
 const patience = "20s"
 
-// commandLimit bounds a command's parts: nine minutes, less what unpacking takes.
+// commandLimit bounds a command's parts: nine minutes, less the time of unpacking.
 const commandLimit = 530 * time.Second

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// coreTests are those of what has no like on a CPU: the persistent kernels, the products, and
-// recorded steps.
+// coreTests are the tests of work that no CPU does in this way: the persistent kernels, the
+// products and recorded steps.
 const coreTests = "Persistent|Product|Gemm|Replay|Record"
 
-// boundedSpins is how often a block of a debug kernel looks for what another writes: some twelve
+// boundedSpins is how often a block of a debug kernel looks for another block's data: about twelve
 // seconds, less than patience.
 const boundedSpins = "16777216"
 
@@ -42,17 +42,17 @@ func (s *session) testProgram(name string) string {
 	return s.program(filepath.Join("tests", name+".test"))
 }
 
-// testsOf is the part that runs a package's tests, as far as their names match.
+// testsOf is the part that runs a package's tests whose names match.
 func testsOf(name, pattern string) func(context.Context, *session) (string, error) {
 	return func(ctx context.Context, s *session) (string, error) {
 		return s.test(ctx, name, pattern)
 	}
 }
 
-// test runs a package's tests and says how many passed.
+// test runs a package's tests and returns how many passed.
 func (s *session) test(ctx context.Context, name, pattern string, settings ...string) (
 	string, error) {
-	// They read files beside their folder.
+	// The tests read files beside their folder.
 	command := append([]string{"env", "-C", s.program("tests")}, settings...)
 	command = append(command, s.testProgram(name), "-test.v", "-test.short", "-test.run", pattern)
 	began := time.Now()
@@ -82,7 +82,8 @@ func older(ctx context.Context, s *session) (string, error) {
 	return strings.Join(said, "; "), errors.Join(errs...)
 }
 
-// kernelUse says how long the driver compiles the kernels, and what each takes of the GPU.
+// kernelUse returns how long the driver compiles the kernels, and what registers and shared memory
+// each uses.
 func kernelUse(ctx context.Context, s *session) (string, error) {
 	text, err := s.output(ctx, "kernels", s.testProgram("cuda"), "-test.v", "-test.run",
 		"^TestKernelUse$")
@@ -100,7 +101,7 @@ func kernelUse(ctx context.Context, s *session) (string, error) {
 	return "", err
 }
 
-// recurrences measures a time step of the recurrences beside the planner's estimate.
+// recurrences measures a time step of each recurrence, beside the planner's estimate.
 func recurrences(ctx context.Context, s *session) (string, error) {
 	text, err := s.output(ctx, "steps", s.testProgram("cuda"), "-test.run", "^$", "-test.bench",
 		"^BenchmarkRecurrence$", "-test.benchtime", "20x")
@@ -117,7 +118,7 @@ func recurrences(ctx context.Context, s *session) (string, error) {
 	return fmt.Sprintf("%d rows", rows), err
 }
 
-// count counts whole tests in what `-test.v` prints.
+// count counts the tests in the output of `-test.v`.
 func count(text []byte) (passed, failed, skipped int) {
 	lines := func(start string) int {
 		return len(regexp.MustCompile(`(?m)^--- `+start+`:`).FindAll(text, -1))
@@ -157,15 +158,17 @@ func profile(ctx context.Context, s *session) (string, error) {
 }
 
 // sanitizing is the part in which compute-sanitizer looks for wrong addresses (memcheck) or races
-// in shared memory (racecheck) in the kernels.
+// in shared memory (racecheck) in the kernels. It makes them many times slower, so that the part's
+// limit is the only one.
 func sanitizing(check string) func(context.Context, *session) (string, error) {
 	return func(ctx context.Context, s *session) (string, error) {
 		path := tool("compute-sanitizer")
 		if path == "" {
 			return "", fmt.Errorf("%w: no compute-sanitizer here", errSkipped)
 		}
-		text, err := s.output(ctx, "sanitizer-"+check, path, "--tool", check, "--error-exitcode",
-			"9", s.testProgram("cuda"), "-test.v", "-test.short", "-test.run", sanitizedTests)
+		text, err := s.output(ctx, "sanitizer-"+check, "env", "RONDO_CUDA_PATIENCE=",
+			path, "--tool", check, "--error-exitcode", "9", s.testProgram("cuda"), "-test.v",
+			"-test.short", "-test.run", sanitizedTests)
 		late := context.Cause(ctx) != nil
 		verdict, found := sanitized(check, text, late)
 		if found {
@@ -178,12 +181,12 @@ func sanitizing(check string) func(context.Context, *session) (string, error) {
 	}
 }
 
-// sanitizedTests are those whose shapes are small; what the tool slows down tenfold must end.
+// sanitizedTests are the tests with small shapes: the tool makes them ten times slower.
 const sanitizedTests = "Elementwise|Rows|Sums|Squares|Update|Dropout|Product|Gemm|Output|Layer|" +
 	"Persistent|Device"
 
-// sanitized says in a line what a tool has found. One that was too late has found what it said up
-// to then.
+// sanitized sums up a tool's findings in a line. late: it reached its time limit, so the findings
+// are incomplete.
 func sanitized(check string, text []byte, late bool) (verdict string, found bool) {
 	errs := regexp.MustCompile(`(?m)^========= (?:Error|Invalid|Race|Barrier|Program hit).*$`).
 		FindAll(text, -1)

@@ -26,7 +26,7 @@ type event struct {
 	TokensPerSecond float64  `json:"tokens_per_second"`
 }
 
-// curve is how a job's loss went beside that of the same job on the CPU.
+// curve compares a job's loss with that of the same job on the CPU.
 type curve struct {
 	Name      string         `json:"name"`
 	Devices   []string       `json:"devices"`
@@ -57,14 +57,14 @@ func (s *session) steps() int {
 	return jobSteps
 }
 
-// Tolerances of Farthest. Rounding differs in every sum; in halves and tf32 it is of the operands,
-// 2^-9 to 2^-11, of hundreds of products whose errors cancel in part.
+// Tolerances of Farthest. Each sum rounds differently. With 16-bit numbers and tf32 the operands of
+// hundreds of products are rounded, to 2^-9 to 2^-11, and the errors cancel in part.
 const (
 	tolerance32   = 0.002
 	toleranceHalf = 0.05
 )
 
-// jobFlags are what all jobs share.
+// jobFlags are the flags that all jobs share.
 func (s *session) jobFlags(cell string) []string {
 	sizes := "--hidden 128 --batch 16 --bptt 32 "
 	if s.Emulated {
@@ -112,8 +112,8 @@ func (s *session) beside(ctx context.Context, cell string, precisions ...string)
 	return errors.Join(errs...)
 }
 
-// kill kills a worker on the GPU with SIGKILL and says how long the job stood still: another worker
-// starts, has its GPU ready, and is given the state.
+// kill kills a worker on the GPU with SIGKILL and returns how long the job stood still: until
+// another worker has started, opened its GPU and received the state.
 func kill(ctx context.Context, s *session) (string, error) {
 	steps := s.steps()
 	command := append([]string{s.program("rondo"), "train"}, s.jobFlags("lstm")...)
@@ -243,7 +243,7 @@ func (s *session) mixed(ctx context.Context) (curve, error) {
 	var both sync.WaitGroup
 	beside := func(log string, command ...string) {
 		both.Go(func() {
-			_, _ = s.output(ctx, log, command...) // what is wrong is in its log, and ends the job
+			_, _ = s.output(ctx, log, command...) // its log has the error, which ends the job
 		})
 	}
 	defer both.Wait()

@@ -21,10 +21,10 @@ type lab struct {
 	folder string
 	hosts  []*netns.Host // two
 	jobs   int
-	log    hosts.Notes // what the processes write
+	log    hosts.Notes // output of the processes
 }
 
-// measured is what a job's steps took, in seconds: medians.
+// measured is the times of a job's steps, in seconds: medians.
 type measured struct {
 	step, exposed, waiting float64
 	share                  float64 // of a step that is exposed
@@ -60,7 +60,7 @@ func (l *lab) alone(ctx context.Context) (mean measured, err error) {
 	return mean, err
 }
 
-// job is the command line of a job with so many lanes.
+// job returns the command line of a job with this many lanes.
 func (l *lab) job(lanes int, traces string, more ...string) []string {
 	return append([]string{l.rondo, "train", "--json", "--device", "cpu",
 		"--threads", "1", "--cell", "lstm", "--layers", strconv.Itoa(l.layers),
@@ -71,8 +71,8 @@ func (l *lab) job(lanes int, traces string, more ...string) []string {
 		"--checkpoint-dir", "none", "--dashboard", "off", "--trace", traces}, more...)
 }
 
-// read returns the medians of what a job reported, and of what its workers' traces have. The first
-// quarter of the steps does not count.
+// read returns the medians of a job's events and of its workers' traces. The first quarter of the
+// steps does not count.
 func (l *lab) read(r trial.Result, failed error, traces string) (m measured, err error) {
 	if failed != nil {
 		return m, fmt.Errorf("%w\n%s", failed, l.log.String())

@@ -1,8 +1,8 @@
-// Command overlap measures how much of the gradient's way around the ring is hidden behind the
-// backward pass. Two workers on two hosts, network namespaces of this machine, train a deep LSTM
-// over links that are shaped so that the sum of the gradient, with nothing beside it, takes a share
-// of the backward pass, with nothing beside that: in one piece, with --clip-scope worker, where
-// nothing can overlap, and in buckets. The rate is searched for: both are measured.
+// Command overlap measures how much of the gradient's sum is hidden behind the backward pass. Two
+// workers on two hosts, network namespaces of this machine, train a deep LSTM over shaped links.
+// The rate is chosen so that the sum alone takes a given share of the backward pass alone. It
+// measures the sum in one piece, with --clip-scope worker, where nothing can overlap, and in
+// buckets.
 //
 // It needs root, and the commands ip and tc (iproute2), nft and unshare.
 package main

@@ -15,7 +15,7 @@ import (
 	"rondo/internal/netns"
 )
 
-// config is what is measured.
+// config is the flags of a measurement.
 type config struct {
 	rondo                       string // the program
 	layers, hidden, batch, bptt int
@@ -24,7 +24,7 @@ type config struct {
 	most                        float64 // of a step that may be exposed
 }
 
-// run measures, and writes what came of it.
+// run measures and prints the result.
 func run(ctx context.Context, c config, out io.Writer) (err error) {
 	if c.rondo, err = filepath.Abs(c.rondo); err != nil {
 		return err
@@ -45,22 +45,21 @@ func run(ctx context.Context, c config, out io.Writer) (err error) {
 
 const onePiece = "--bucket-bytes=1099511627776"
 
-// The search for the links' rate: how often it is tried, how near the sum's time must come to what
-// it is to be, and how long sums are measured each time.
+// The search for the links' rate: the number of tries, how near the sum's time must come to the
+// wanted one, and how long sums are measured each time.
 const (
 	tries     = 8
 	tolerance = 0.02
 	window    = 2 * time.Second
 )
 
-// links are shaped links, and what the sum of the gradient alone takes over them.
+// links are shaped links, and the time that the gradient's sum alone takes over them.
 type links struct {
 	kilobits int
 	sum      float64 // seconds
 }
 
-// shape finds the rate at which the sum of so many bytes, with nothing beside it, takes so many
-// seconds, and leaves the links at it.
+// shape finds the rate at which the sum of bytes, alone, takes seconds, and leaves the links at it.
 func (l *lab) shape(ctx context.Context, bytes int, seconds float64) (at links, err error) {
 	// Of two ranks each sends as many bytes as there are.
 	at.kilobits = int(float64(bytes) * 8 / 1000 / seconds)

@@ -49,7 +49,7 @@ type chart struct {
 	out       bytes.Buffer
 }
 
-// draw returns an SVG of the first two jobs: Rondo's, and what it is held against.
+// draw returns an SVG of the first two jobs: Rondo's and its peer's.
 func (c *chart) draw(jobs []killtrace.Job) ([]byte, error) {
 	if len(jobs) != 2 {
 		return nil, fmt.Errorf("%d jobs, not 2: run recovery with -parts kills,torchrun", len(jobs))
@@ -90,7 +90,7 @@ func (c *chart) y(steps float64) float64 {
 	return bottom - (bottom-top)*(steps-c.low)/(c.high-c.low)
 }
 
-// scale has room for all steps, and for what there would be without the kill.
+// scale makes room for all steps, and for those that a job without the kill would have done.
 func (c *chart) scale(all []window) {
 	for _, w := range all {
 		c.high = max(c.high, w.pace*c.after)
@@ -125,7 +125,7 @@ func signed(x float64) string {
 	return fmt.Sprintf("%+.0f", x)
 }
 
-// frame writes what is not data: title, axes, marks, the moment of the kill, caption.
+// frame writes everything but the data: title, axes, marks, the moment of the kill, caption.
 func (c *chart) frame(both []window) {
 	c.printf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" role="img" `+
 		"aria-label=\"steps completed before and after a kill, Rondo and torchrun\">\n"+
@@ -157,7 +157,8 @@ func (c *chart) frame(both []window) {
 	}
 }
 
-// line draws a job: what it completed, what it would have without the kill, and what that cost.
+// line draws a job: its completed steps, those that it would have completed without the kill, and
+// the difference.
 func (c *chart) line(w window, i int) {
 	c.printf("<path class=\"usual c%d\" d=\"M%.1f %.1fL%.1f %.1f\"/>\n", i, c.x(0), c.y(0),
 		c.x(c.after), c.y(w.pace*c.after))

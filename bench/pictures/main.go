@@ -1,5 +1,5 @@
-// Command pictures draws what the kill of a worker costs, from the steps and kills that
-// `bin/recovery -trace` has written. It measures nothing itself. bench/pictures.sh runs both.
+// Command pictures draws the cost of a worker's kill, from the steps and kills that `bin/recovery
+// -trace` has written. It measures nothing itself. bench/pictures.sh runs both.
 package main
 
 import (

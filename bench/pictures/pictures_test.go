@@ -15,8 +15,8 @@ import (
 	"rondo/bench/internal/killtrace"
 )
 
-// ringOf makes a job whose steps take 0.2 s, with kills at 20, 60 and 100 s. Each stops it for as
-// long as costs says, and takes it back by so many steps.
+// ringOf makes a job whose steps take 0.2 s, with kills at 20, 60 and 100 s. Each kill stops it for
+// its cost in seconds, and sets it back by again steps.
 func ringOf(name string, again int64, costs ...float64) killtrace.Job {
 	j := killtrace.Job{Job: name}
 	done, at := int64(0), 0.0
@@ -29,7 +29,7 @@ func ringOf(name string, again int64, costs ...float64) killtrace.Job {
 		j.Kills = append(j.Kills, killtrace.Kill{At: moment, Fresh: cost, Again: again})
 		done -= again
 		at = moment + cost - 0.2*float64(again)
-		for n := range 100 { // 20 s, of which the first have a worker less
+		for n := range 100 { // 20 s; the first steps have one worker less
 			done++
 			j.Steps = append(j.Steps, killtrace.Step{At: at, Step: done,
 				Workers: 2 + int64(n/10+9)/10})

@@ -11,7 +11,7 @@ import (
 // window is a job's steps around one kill.
 type window struct {
 	name   string
-	kills  int // of which this one has the median cost
+	kills  int // number of kills; the drawn one has the median cost
 	kill   killtrace.Kill
 	steps  []killtrace.Step // At: seconds since the kill; Step: beyond those completed at the kill
 	pace   float64          // steps a second before the kill

@@ -8,9 +8,9 @@ import (
 // jitterSteps is how many values the latency's jitter has: the quantiles of its distribution.
 const jitterSteps = 1 << 12
 
-// jitter draws what is added to the latency of messages: exponentially distributed, as a queue
-// that is not full makes it, and cut off at its last quantile. Which value a message has depends
-// on its place in the schedule and not on the order in which messages are drawn.
+// jitter draws the extra latency of messages: exponentially distributed, as of a queue that is not
+// full, and cut off at its last quantile. A message's value depends on its place in the schedule,
+// not on the order of drawing.
 type jitter struct {
 	quantiles [jitterSteps]float64
 }
@@ -78,7 +78,7 @@ func (c Compute) mean() float64 {
 	return sum / float64(len(c.Samples))
 }
 
-// draw returns how long a worker takes for so many steps.
+// draw returns a worker's time for this many steps.
 func (c Compute) draw(source *rand.Rand, steps int) float64 {
 	if !c.varies() {
 		return c.mean() * float64(steps)
@@ -100,7 +100,7 @@ func (c Compute) draw(source *rand.Rand, steps int) float64 {
 	return sum
 }
 
-// Failures is what becomes of workers, and what it costs.
+// Failures describes how often workers fail, and what a failure costs.
 type Failures struct {
 	// MTBF is the mean time in seconds between a worker's failures, exponentially distributed; 0:
 	// there are none.
@@ -109,11 +109,11 @@ type Failures struct {
 	Detect, Regroup float64
 }
 
-// productive returns the fraction of their time that so many workers spend on steps which count.
-// A step counts if nobody fails in it; else it is done again, once the ring is formed anew, and a
-// failure while it is being formed begins that anew. It is the more complete of Daly's models of
-// checkpoint and restart (2006), with a checkpoint a step that costs nothing to write: of a step of
-// s seconds, with the rate L of failures of all workers and R = Detect + Regroup,
+// productive returns the fraction of the workers' time that is spent on steps that count. A step
+// counts if no worker fails in it. Otherwise it is repeated after a new ring has formed, and a
+// failure while it forms starts that anew. This is the more complete of Daly's models of checkpoint
+// and restart (2006), with a free checkpoint at each step. For a step of s seconds, the failure
+// rate L of all workers and R = Detect + Regroup,
 //
 //	E[time] = exp(L R) (exp(L s) - 1) / L
 func (f Failures) productive(step float64, workers int) float64 {

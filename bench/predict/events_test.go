@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A eventRing is the slow, obvious twin of ring: every rank, link and receiver is there, with its
-// queue, and what happens is told by events in the order of their times.
+// An eventRing is the slow, obvious twin of ring. It has every rank, link and receiver with its
+// queue, and handles events in the order of their times.
 type eventRing struct {
 	*ring
 	chunks []float64

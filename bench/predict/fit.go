@@ -16,12 +16,12 @@ type Measured struct {
 // maxFitRounds bounds the improvements of a fit; a few are enough, unless two alternate.
 const maxFitRounds = 50
 
-// Fit returns the link whose latency and seconds a byte explain what was measured best: with the
-// least sum of squared relative errors, none of the two below 0. message, gamma and chunkBytes are
-// given. Times of at least two sizes are needed.
+// Fit returns the link whose latency and seconds per byte explain the measurements best: with the
+// least sum of squared relative errors, and neither below 0. message, gamma and chunkBytes are
+// given. It needs times of at least two sizes.
 //
-// A time is the length of the longest path through the schedule, which is linear in both for as
-// long as the path stays: a few rounds of linear least squares find it.
+// A time is the length of the longest path through the schedule, which is linear in both as long as
+// the path stays the same: a few rounds of linear least squares find it.
 func Fit(all []Measured, message, gamma, chunkBytes float64) (Link, error) {
 	sizes := map[float64]bool{}
 	for _, m := range all {

@@ -6,7 +6,7 @@ import (
 	"rondo/allreduce"
 )
 
-// network is what workers sum over.
+// network is the topology over which workers sum.
 type network interface {
 	// sum all-reduces a buffer: begin[i] is when place i has it ready, and done[i] becomes when
 	// it has the sum.

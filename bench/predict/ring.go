@@ -6,33 +6,33 @@ import (
 	"rondo/allreduce"
 )
 
-// Link is the way from a rank to its successor, in Hockney's model with a cost of messages
-// besides: a message of n bytes occupies it for Message + n*Beta, and arrives Alpha after that.
+// Link is the connection from a rank to its successor, in Hockney's model with a cost per message:
+// a message of n bytes occupies it for Message + n*Beta, and arrives Alpha later.
 type Link struct {
 	Alpha   float64 // seconds from the last byte's sending until the receiver has it
 	Beta    float64 // seconds a byte
 	Message float64 // seconds a message
 }
 
-// hop is a link as it is drawn: its messages' latency may have jitter.
+// hop is a link in a simulation: its messages' latency may have jitter.
 type hop struct {
 	Link
 	jitter *jitter // nil: none
 }
 
-// ring is a ring of ranks in which chunks flow as package allreduce has them: in ring step k each
-// rank sends a segment, and a chunk may go as soon as the rank has reduced the one that came in
-// step k-1 in its place. There is no barrier between steps, phases or collectives.
+// ring is a ring of ranks with package allreduce's schedule. In ring step k each rank sends a
+// segment. A chunk may go as soon as the rank has reduced the chunk that arrived for the same place
+// in step k-1. There is no barrier between steps, phases or collectives.
 //
-// Of ranks that behave alike one is enough: a ring may have fewer places than ranks, and then rank
-// r is in place r modulo the number of places.
+// Ranks with equal links need to be simulated only once: a ring may have fewer places than ranks,
+// and then rank r is in place r modulo the number of places.
 type ring struct {
 	world int
 	links []hop   // of each place, to the next
 	gamma float64 // seconds to reduce a byte
 	key   uint64  // of the jitter: rings with another draw others
 
-	// What is left over between collectives: from when on each place's link and receiver are free.
+	// State between collectives: the times from which each place's link and receiver are free.
 	free, busy []float64
 
 	// [places * chunks]: when a chunk may be sent on, in this step and the next.
@@ -70,9 +70,9 @@ func (p phases) steps(world int) (first, last int) {
 	return 0, 2 * (world - 1)
 }
 
-// cut returns the bytes of the chunks of a segment, an N-th of the buffer, as the ring cuts it.
-// Segments are taken to be of one length, to a fraction of a byte, and numbers to be float32: of
-// 16 bits as many bytes are cut alike.
+// cut returns the bytes of the chunks of a segment, an N-th of the buffer, as the ring cuts it. All
+// segments have the same length, to a fraction of a byte. Numbers are float32; with 16 bits the
+// chunks have the same bytes.
 func cut(bytes float64, world int, chunk float64) []float64 {
 	segment := bytes / float64(world)
 	const float = 4
@@ -87,11 +87,11 @@ func cut(bytes float64, world int, chunk float64) []float64 {
 	return chunks
 }
 
-// run has the ring do a collective, queued behind what it did before. begin[i] is when place i
-// has its buffer ready, and done[i] becomes when it is done with it; they may be the same slice.
+// run simulates a collective, queued behind the earlier ones. begin[i] is when place i has its
+// buffer ready, and done[i] becomes the time when it has finished; they may be the same slice.
 //
-// With S, F and G for when chunk c of step k is begun to be sent by rank r, has been sent, and is
-// reduced by rank r+1:
+// S, F and G are the times when rank r begins to send chunk c of step k, has sent it, and rank r+1
+// has reduced it:
 //
 //	S(r,k,c) = max(F of the message before on the link, G(r-1,k-1,c), or begin(r) at first)
 //	F(r,k,c) = S(r,k,c) + Message + Beta*bytes
@@ -155,8 +155,8 @@ func sized(s []float64, n int) []float64 {
 	return s[:n]
 }
 
-// AllReduce returns the seconds of one all-reduce around a ring of ranks with such links between
-// them, which all begin at once.
+// AllReduce returns the seconds of one all-reduce around a ring of world ranks with equal links,
+// all of which begin at once.
 func AllReduce(world int, bytes, chunkBytes float64, link Link, gamma float64) float64 {
 	done := []float64{0}
 	newRing(world, []hop{{Link: link}}, gamma, 0).run(allReduce, cut(bytes, world, chunkBytes),

@@ -15,15 +15,15 @@ import (
 	"rondo/allreduce"
 )
 
-// Bounds of what is simulated.
+// Limits of a simulation.
 const (
 	MaxWorkers   = allreduce.MaxWorld
 	MaxSyncEvery = 10_000
 	MaxBytes     = 1 << 40
 	MaxBuckets   = 1 << 12
 
-	// usualMessages is how many messages of a ring are simulated for one number of workers, unless
-	// one step has more; then it is that step alone. maxMessages is the limit of that.
+	// usualMessages is the number of a ring's messages to simulate for a number of workers. If one
+	// step has more, only that step is simulated, up to maxMessages.
 	usualMessages = 1 << 27
 	maxMessages   = 1 << 34
 	mostSteps     = 50 // that are simulated for one number of workers
@@ -40,32 +40,32 @@ const (
 	Hierarchical Topology = "hierarchical"
 )
 
-// Config is what is simulated. Times are in seconds.
+// Config describes the workers and their network. Times are in seconds.
 type Config struct {
 	Bytes       float64 // of the gradient on the wire
-	BucketBytes float64 // of a part that travels by itself; 0: all of it at once
+	BucketBytes float64 // of a part that travels by itself; 0: the whole gradient
 	ChunkBytes  float64 // of a message at most
 	Overlap     bool    // buckets travel as backward finishes them, else behind it
 	SyncEvery   int     // steps between sums: 1, or the k of local SGD
 
-	Link        Link    // between hosts, each of which has one
+	Link        Link    // between hosts; each host has one
 	Local       Link    // between workers of a host
 	HostWorkers int     // workers on a host
 	Gamma       float64 // to reduce a byte
-	Jitter      float64 // the mean of what is added to the latency of a message between hosts
+	Jitter      float64 // mean extra latency of a message between hosts
 
 	Compute  Compute
 	Failures Failures
 	Seed     uint64
 }
 
-// Row is what came of a number of workers. Seconds are means over the steps that were simulated.
+// Row is the result for a number of workers. Seconds are means over the simulated steps.
 type Row struct {
 	Workers  int      `json:"workers"`
 	Topology Topology `json:"topology"`
 	Step     float64  `json:"step_s"`
 	Compute  float64  `json:"compute_s"`  // of a worker, the mean
-	Wait     float64  `json:"wait_s"`     // what the slowest worker computes longer than the mean
+	Wait     float64  `json:"wait_s"`     // compute time of the slowest worker beyond the mean
 	Exposed  float64  `json:"exposed_s"`  // the rest of the step: communication
 	Sent     float64  `json:"sent_bytes"` // by each worker in a step
 
@@ -119,7 +119,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// allows names what is wrong with a number of workers.
+// allows returns an error that says why a number of workers cannot be simulated.
 func (c Config) allows(workers int) error {
 	switch {
 	case workers < 1 || workers > MaxWorkers:
@@ -141,7 +141,7 @@ func Run(c Config, workers int, topology Topology) (Row, error) {
 	}
 	places := workers
 	if !c.Compute.varies() && (c.Jitter == 0 || workers <= c.HostWorkers) {
-		places = 1 // all hosts are alike
+		places = 1 // all hosts are equal
 		if topology == Flat {
 			places = min(workers, c.HostWorkers) // and so is each of their workers to its likes
 		}
@@ -183,7 +183,7 @@ func (c Config) buckets() []float64 {
 	return buckets
 }
 
-// run simulates steps of workers that have such a network.
+// run simulates steps of workers on such a network.
 func (c Config) run(
 	workers, places int, topology Topology, net network, buckets []float64, steps int,
 ) Row {

@@ -13,7 +13,7 @@ type Comparison struct {
 	rows      map[Topology][]Row
 }
 
-// Verdict is what the rows say, of the numbers of workers that were simulated; 0 stands for none.
+// Verdict sums up the rows. A number of workers is one that was simulated; 0: none.
 type Verdict struct {
 	// HierarchicalFrom is from which number on the hierarchical ring's steps are shorter.
 	HierarchicalFrom int `json:"hierarchical_from"`

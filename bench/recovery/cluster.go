@@ -29,8 +29,8 @@ const settledSteps = 10
 // look is the time between two looks at the store.
 const look = 10 * time.Millisecond
 
-// A machineRoom is a job of processes that all stand alone: etcd, two coordinators, workers. Its
-// steps are read from the workers' audit logs, which are there whoever leads.
+// A machineRoom is a job of separate processes: etcd, two coordinators, workers. Its steps are read
+// from the workers' audit logs, which do not depend on the leader.
 type machineRoom struct {
 	config
 	*stage
@@ -39,7 +39,7 @@ type machineRoom struct {
 
 	coordinators map[int]*process // by process id
 	worlds       map[uint64]int64 // workers of each generation
-	first        map[int64]event  // the first commit of each step, as far as it was kept
+	first        map[int64]event  // first commit of each step that is kept
 	newest       event            // of them
 	began        int64            // first step of the newest ring
 }
@@ -82,7 +82,7 @@ func (c config) openRoom(ctx context.Context, s *stage) (r *machineRoom, err err
 	return r, nil
 }
 
-// close ends what is not a process of the stage.
+// close ends everything but the processes of the stage.
 func (r *machineRoom) close() error {
 	var err error
 	if r.store != nil {
@@ -165,8 +165,8 @@ func (r *machineRoom) await(ctx context.Context, what string, done func(event) b
 	}
 }
 
-// ringOf waits until a ring of so many workers has taken some steps, the first included, and
-// returns the first.
+// ringOf waits until a ring of this many workers has taken some steps, and returns the first of
+// them.
 func (r *machineRoom) ringOf(ctx context.Context, workers, steps int) (event, error) {
 	err := r.await(ctx, fmt.Sprintf("ring of %d", workers), func(event) bool {
 		return r.worlds[r.newest.Generation] == int64(workers) &&
@@ -175,7 +175,7 @@ func (r *machineRoom) ringOf(ctx context.Context, workers, steps int) (event, er
 	return r.first[r.began], err
 }
 
-// An entry is what it took a new worker to come in, and to go again.
+// An entry is the times of a new worker: to come in, and to leave again.
 type entry struct {
 	start      time.Duration // from its start to the first step of the bigger ring
 	registered time.Duration // from its entry in etcd
@@ -248,7 +248,7 @@ func (r *machineRoom) registration(ctx context.Context, pid int, seen chan<- tim
 	}
 }
 
-// A succession is what the loss of the leader cost.
+// A succession is the cost of a leader's loss.
 type succession struct {
 	usual   time.Duration // median of the steps' times before it
 	longest time.Duration // of the times between two steps, from before the kill until after

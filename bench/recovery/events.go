@@ -21,7 +21,7 @@ type event struct {
 	Log  string    `json:"-"` // the audit log's name
 }
 
-// unreadable is the name of an event that says why there is none.
+// unreadable is the name of an event whose line could not be read. Its text says why.
 const unreadable = "unreadable"
 
 func parseEvent(line []byte) (event, error) {
@@ -64,11 +64,11 @@ func (e event) ring() string {
 	return fmt.Sprintf("process %d", e.PID)
 }
 
-// sight is what has been heard of a job so far.
+// sight is the knowledge of a job from its events so far.
 type sight struct {
 	workers int64 // of a full ring
 
-	members map[int64]event  // by rank: who last said that it has it
+	members map[int64]event  // by rank: the process that reported it last
 	rings   map[string]bool  // those that have taken a step
 	begun   map[string]int64 // steps that were done when a ring began
 	last    event            // the newest step
@@ -115,11 +115,11 @@ func (s *sight) hear(e event) {
 	}
 }
 
-// echo reports whether a step is an older ring's, of which a newer one tells in case that the older
-// one did not.
+// echo reports whether a step belongs to an older ring. A newer ring reports the last step again in
+// case the older one did not.
 func (s *sight) echo(e event) bool { return e.Step <= s.begun[e.ring()] }
 
-// steady reports whether the newest ring is full and has taken so many steps after its first.
+// steady reports whether the newest ring is full and has taken this many steps after its first.
 func (s *sight) steady(steps int) bool {
 	return s.last.WorldSize == s.workers && s.settled >= steps
 }

@@ -18,12 +18,12 @@ type target struct {
 	calm    time.Duration     // without a kill, before each and after the last
 	strike  func(event) error // kills a worker; nil: its process alone
 	spare   func(event) bool  // workers that are not to be killed; nil: none
-	mend    func() error      // brings the number of workers back; nil: the job does by itself
+	mend    func() error      // restores the number of workers; nil: the job does so itself
 	early   bool              // mend right after the kill, not when the job goes on
 	vital   *process          // with it the job ends; nil: none
 }
 
-// A loss is what the kill of a worker cost.
+// A loss is the cost of a worker's kill.
 type loss struct {
 	rank  int64
 	began time.Time     // when the worker was killed
@@ -74,7 +74,7 @@ func (t *target) steady(ctx context.Context) error {
 	return t.listen(ctx, t.calm+time.Duration(t.rng.Float64()*usual*float64(time.Second)))
 }
 
-// listen hears events for so long.
+// listen receives events for d.
 func (t *target) listen(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -130,7 +130,7 @@ func (t *target) kill(ctx context.Context, rank int64) (loss, error) {
 	return cost, err
 }
 
-// victim is who has the rank, or the next that may be killed.
+// victim returns the process with that rank, or the next that may be killed.
 func (t *target) victim(rank int64) (event, error) {
 	for range t.sight.workers {
 		one, known := t.sight.members[rank%t.sight.workers]
@@ -151,7 +151,7 @@ func (t *target) recovery(ctx context.Context, began time.Time, cost *loss) erro
 	for ring := range t.sight.rings {
 		old[ring] = true
 	}
-	// What the old ring completed may arrive after the kill, but not after a new ring's steps.
+	// Reports of the old ring may arrive after the kill, but not after a new ring's steps.
 	before := t.sight.highest
 	return t.await(ctx, "step of a new ring", func(e event) bool {
 		if e.Event != "step" {

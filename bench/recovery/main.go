@@ -1,4 +1,4 @@
-// Command recovery measures what a failure costs: it kills workers, leaders and agents of running
+// Command recovery measures the cost of failures. It kills workers, leaders and agents of running
 // jobs, Rondo's and torchrun's, and prints how long each job takes to its next step.
 package main
 

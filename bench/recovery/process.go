@@ -16,7 +16,7 @@ import (
 	"rondo/internal/procgroup"
 )
 
-// Bounds of what is read from a process.
+// Limits on the output that is read from a process.
 const (
 	maxLine   = 1 << 20
 	maxEvents = 1 << 12 // that nobody has taken yet; then the process waits
@@ -31,7 +31,7 @@ type stage struct {
 	dir    string
 	events chan event
 	quit   chan struct{}  // closed when nobody takes events any more
-	work   sync.WaitGroup // of those who give them
+	work   sync.WaitGroup // of the goroutines that send events
 
 	mu      sync.Mutex
 	running []*process
@@ -55,12 +55,12 @@ type process struct {
 	err   error
 }
 
-// start starts a command in a process group of its own. The kernel ends it with the thread that
-// calls, which must be locked and live as long as this program.
+// start starts a command in a process group of its own. The kernel ends it with the calling thread,
+// which must be locked and live as long as this program.
 func (s *stage) start(name string, argv ...string) (*process, error) {
 	p := &process{name: name, cmd: exec.Command(argv[0], argv[1:]...), ended: make(chan struct{})}
 	procgroup.Bind(p.cmd, syscall.SIGKILL)
-	// Everything is on loopback, where Gloo does not look by itself.
+	// Everything is on loopback, which Gloo does not choose by itself.
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+s.dir, "GLOO_SOCKET_IFNAME=lo")
 	p.cmd.Stderr = &p.log
 	p.cmd.WaitDelay = endTimeout
@@ -82,8 +82,8 @@ func (s *stage) start(name string, argv ...string) (*process, error) {
 	return p, nil
 }
 
-// read passes a process's events on until it ends, or the stage is closed. For a line that is none
-// the event is unreadable and says why.
+// read passes a process's events on until it ends or the stage is closed. A line that is no event
+// becomes an unreadable event that says why.
 func (s *stage) read(p *process, lines *bufio.Scanner) error {
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
@@ -99,7 +99,7 @@ func (s *stage) read(p *process, lines *bufio.Scanner) error {
 	return lines.Err()
 }
 
-// pass gives an event to whoever takes them; false: nobody does any more.
+// pass delivers an event to the receiver; false: there is no receiver any more.
 func (s *stage) pass(e event) bool {
 	select {
 	case s.events <- e:
@@ -125,7 +125,7 @@ func (p *process) end() error {
 	}
 }
 
-// errEnded is the end of a process with exit code 0, which none here comes to by itself.
+// errEnded is an end with exit code 0, which none of these processes should reach by itself.
 var errEnded = errors.New("too early")
 
 // dead returns why the process has ended; nil if it runs.
@@ -176,7 +176,7 @@ func (s *stage) close() error {
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of its input.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -113,7 +113,7 @@ func (c config) parts() []part {
 	}
 }
 
-// run measures what config.Parts names and prints it.
+// run measures the parts named in config.Parts and prints the results.
 func run(ctx context.Context, c config, out, log io.Writer) (err error) {
 	if err := c.validate(); err != nil {
 		return err
@@ -238,7 +238,7 @@ type report struct {
 	base   float64 // Rondo's median time to a new step
 }
 
-// row is a line of a table: what was measured, how often, and its percentiles in seconds.
+// row is a line of a table: a name, the number of measurements, and their percentiles in seconds.
 func row(what string, durations []time.Duration) string {
 	all := seconds(durations)
 	return fmt.Sprintf("%s\t%d\t%.3f\t%.3f\t%.3f\t", what, len(all), percentile(all, 0.5),

@@ -10,12 +10,12 @@ import (
 	"rondo/internal/port"
 )
 
-// maxRestarts is what torchrun may restart its workers: more often than anybody kills them here.
+// maxRestarts is torchrun's limit of restarts: more than the kills here.
 const maxRestarts = 1000
 
 // ownStore gives the workers of each restart a store of their own. By default they share one that
-// outlives them, in which they find the addresses of processes that are dead: with PyTorch 2.15.0
-// and Gloo such a job does not go on after a kill, and with 2.5.1 a new agent never comes in.
+// outlives them and has the addresses of dead processes. With PyTorch 2.15.0 and Gloo such a job
+// does not go on after a kill, and with 2.5.1 a new agent never comes in.
 const ownStore = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"
 
 // launcher starts torchrun's agents, all at one rendezvous on loopback.

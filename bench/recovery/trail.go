@@ -14,7 +14,7 @@ const glance = 2 * time.Millisecond
 // listing is how many glances there are to a look for new logs.
 const listing = 10
 
-// follow passes on what is appended to the logs of a folder, as events, until the stage is closed.
+// follow passes on new lines of the logs in a folder, as events, until the stage is closed.
 func (s *stage) follow(dir string) {
 	files := map[string]*trail{}
 	defer func() {
@@ -57,11 +57,11 @@ type trail struct {
 	rest []byte // of a line whose end is not there yet
 }
 
-// next returns the events of the lines that are new. For a line that cannot be read it is one that
-// is named unreadable and says why.
+// next returns the events of the new lines. A line that cannot be read becomes an unreadable event
+// that says why.
 func (t *trail) next() []event {
 	now := time.Now()
-	fresh, _ := io.ReadAll(t.file) // what cannot be read now is read the next time
+	fresh, _ := io.ReadAll(t.file) // what cannot be read yet is read the next time
 	if len(fresh) == 0 {
 		return nil
 	}

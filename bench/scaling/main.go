@@ -1,7 +1,7 @@
 // Command scaling measures weak scaling on links of a known rate. Workers are processes on hosts of
-// their own, network namespaces; Rondo and PyTorch's DistributedDataParallel over Gloo train the
-// same model on them by turns. What the same processes compute with nobody to sum with, and what
-// the sum alone takes, are measured in the same run.
+// their own, network namespaces. Rondo and PyTorch's DistributedDataParallel over Gloo train the
+// same model on them by turns. The same run also measures the steps of processes that do not sum,
+// and the sum alone.
 package main
 
 import (

@@ -54,10 +54,10 @@ func (c *config) flags() (more *string) {
 	return flag.String("flags", "--clip-scope global", "more flags of `rondo train`")
 }
 
-// vocabulary is what letters and a space make, with the token for what is unknown.
+// vocabulary is the letters, a space, and the token for unknown characters.
 const vocabulary = 28
 
-// validate names the flag that is wrong. What is passed on to the sides, they judge.
+// validate names the flag that is wrong. Values that are passed on are checked by the sides.
 func (c config) validate() error {
 	for _, check := range []struct {
 		flag            string
@@ -107,7 +107,7 @@ func (c config) bytes() int {
 // tokens of a step, of all workers.
 func (c config) tokens() float64 { return float64(c.Workers * c.Batch * c.BPTT) }
 
-// result is what came of one side: seconds of a step, a value a turn.
+// result is one side's seconds of a step, one value for each turn.
 type result struct {
 	name           string
 	compute, steps []float64
@@ -187,8 +187,8 @@ func (c config) wire() float64 {
 		(1e6 * float64(c.Rate))
 }
 
-// ratios are of values of the same turns, so that a machine that is slower for a while is so on
-// both sides.
+// ratios divides values of the same turn, so that a machine that is slower for a while slows both
+// sides.
 func ratios(over, under []float64) []float64 {
 	all := make([]float64, len(over))
 	for i := range all {

@@ -12,7 +12,7 @@ import (
 	"rondo/internal/netns"
 )
 
-// job is the command line of a job with so many workers and lanes.
+// job returns the command line of a job with this many workers and lanes.
 func (c config) job(workers, batch int, more ...string) []string {
 	argv := []string{c.Rondo, "train", "--json", "--normalize", "letters", "--epochs", "0",
 		"--sample-tokens", "0", "--device", "cpu", "--threads", "1",
@@ -55,7 +55,7 @@ func (c config) rondoTogether(
 	return c.tokens() / r.TokensPerSecond, err
 }
 
-// torchRow is what a rank of PyTorch prints.
+// torchRow is the output of a PyTorch rank.
 type torchRow struct {
 	StepSeconds float64 `json:"step_seconds"`
 	Parameters  int     `json:"parameters"`

@@ -40,7 +40,7 @@ func numbers(name, text string) ([]int, error) {
 	return all, nil
 }
 
-// validate names the flag that is wrong. What is passed on to the ranks, they judge.
+// validate names the flag that is wrong. Values that are passed on are checked by the ranks.
 func (c config) validate() error {
 	for _, world := range c.Worlds {
 		if world <= fitted || world > busbw.MaxWorld {
@@ -59,14 +59,14 @@ func (c config) validate() error {
 	return nil
 }
 
-// trial is a ring that was measured, and what the model says of it.
+// trial is a measured ring, and the model's prediction for it.
 type trial struct {
 	rate     int
 	row      busbw.Row
 	modelled float64 // ms
 }
 
-// off is by how much the model is wrong, relative to what was measured.
+// off is the model's error, relative to the measurement.
 func (t trial) off() float64 { return t.modelled/t.row.MS - 1 }
 
 // run measures and prints everything, and fails if the median error is more than config.AtMost.
@@ -106,8 +106,8 @@ func (c config) judge(all []trial, out io.Writer) error {
 	return nil
 }
 
-// atRate fits the model at one rate, and holds it against larger rings. Reduction and messages
-// cost so little beside such links that the fit has them in its latency and bandwidth.
+// atRate fits the model at one rate and compares it with larger rings. The cost of reduction and
+// messages is so small beside such links that the fit puts it into latency and bandwidth.
 func (c config) atRate(
 	ctx context.Context, network []*netns.Host, rate int, out, log io.Writer,
 ) ([]trial, error) {

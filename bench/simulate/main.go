@@ -1,7 +1,7 @@
-// Command simulate holds the model of `rondo bench simulate` against real rings. It makes hosts,
-// network namespaces whose links have a known rate, and starts a process on each; fits the model's
-// latency and bandwidth to rings of two; and prints what it predicts of larger rings beside what
-// they take.
+// Command simulate compares the model of `rondo bench simulate` with real rings. It makes hosts,
+// network namespaces whose links have a known rate, and starts a process on each. It fits the
+// model's latency and bandwidth to rings of two, and prints its predictions for larger rings beside
+// measured times.
 package main
 
 import (

@@ -30,7 +30,8 @@ type textCase struct {
 	limit float64 // of the last epoch's training perplexity, inclusive
 }
 
-// cases leave some room above what PyTorch reaches with the same settings on The Time Machine.
+// cases leave some room above the perplexities of PyTorch with the same settings on The Time
+// Machine.
 func cases() []textCase {
 	return []textCase{
 		{"GRU", "--cell gru --sampling sequential", 1.06},
@@ -42,13 +43,14 @@ func cases() []textCase {
 	}
 }
 
-// bookFlags are what the cases share: the 28 symbols of the book's first 10,000 characters.
+// bookFlags are the flags that all cases share: the 28 symbols of the book's first 10,000
+// characters.
 const bookFlags = "--normalize letters --tokenizer char --max-tokens 10000 --embed 0 " +
 	"--hidden 256 --layers 1 --init uniform --batch 32 --bptt 35 --optimizer sgd --lr 1 " +
 	"--dropout 0 --lr-schedule constant --validation-fraction 0 " +
 	"--clip 1 --sample-tokens 60 --sample-temperature 0 --resume never"
 
-// prefix is what the trained models go on from.
+// prefix is the text that the trained models continue.
 const prefix = "time traveller"
 
 // command is the command line of a case. A flag that comes again replaces the first.

@@ -15,6 +15,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job"
+	"rondo/job/proof"
 	"rondo/model"
 	"rondo/train"
 )
@@ -197,13 +198,14 @@ func TestAuditOfCheckpoints(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a truncated file", 1, "step-00000002 is truncated: 20 bytes")
-	states, err := statesOf(t.Context(), store, []int64{1, 2, 3})
+	states, err := proof.States(t.Context(), store, []int64{1, 2, 3})
 	if err != nil || len(states) != 2 || states[0].Damage == "" || states[1].Digest != digest(3) {
 		t.Errorf("step 1 was deleted, 2 is damaged: %+v, %v", states, err)
 	}
 }
 
-// TestAuditOfSeveralRuns says that there are several: they may not have been meant to be one job.
+// TestAuditOfSeveralRuns: the proof says that there were several runs, since they may not have been
+// meant to be one job.
 func TestAuditOfSeveralRuns(t *testing.T) {
 	for runs, want := range map[int]string{
 		1: "steps 3..9: each of 4 lanes read exactly once (28 segments, 5 rings, 0 attempts " +

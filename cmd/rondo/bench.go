@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -62,7 +59,7 @@ func benchTrainCommand() *cobra.Command {
 			return app.Usage(err)
 		}
 		table := newTrainTable(cmd.OutOrStdout(), flags.json)
-		meter := bench.NewMeter(largestCache())
+		meter := bench.NewMeter(bench.LargestCache())
 		return flags.each(cmd, table.begin, func(ctx context.Context, dev bench.Device,
 			s bench.Shape) error {
 			row, err := meter.Train(ctx, dev, s, w)
@@ -99,7 +96,7 @@ func benchKernelsCommand() *cobra.Command {
 			return app.Usage(err)
 		}
 		table := newKernelTable(cmd.OutOrStdout(), flags.json)
-		meter := bench.NewMeter(largestCache())
+		meter := bench.NewMeter(bench.LargestCache())
 		// Every table of parts names its device.
 		nothing := func([]string, []bench.Shape) error { return nil }
 		return flags.each(cmd, nothing, func(ctx context.Context, dev bench.Device,
@@ -164,6 +161,25 @@ func addBenchFlags(set *pflag.FlagSet, window time.Duration) *benchFlags {
 	return f
 }
 
+// settings are the devices with their settings, and their names.
+func (f *benchFlags) settings() (all []bench.Setting, names []string, err error) {
+	chosen, err := job.Choose(f.device)
+	if err != nil {
+		return nil, nil, err
+	}
+	device, threads, precisions := chosen.Of(0), f.threads, f.precisions
+	if device != "cpu" {
+		if f.set.Changed("threads") {
+			return nil, nil, app.Usagef("--threads is for CPUs, and --device %s is a GPU: "+
+				"leave it out", f.device)
+		}
+		if threads = []int{0}; !f.set.Changed("precision") {
+			precisions = []string{"fp32", "tf32", "bf16", "fp16"}
+		}
+	}
+	return bench.Settings(device, precisions, threads)
+}
+
 // windows are the number and length of measurements.
 func (f *benchFlags) windows(count int) (bench.Windows, error) {
 	const longest = float64(1 << 30) // seconds, so that no duration overflows
@@ -226,7 +242,7 @@ func (f *benchFlags) each(cmd *cobra.Command,
 	}
 	for _, s := range shapes {
 		for _, c := range settings {
-			if err := c.with(func(dev bench.Device) error {
+			if err := c.With(func(dev bench.Device) error {
 				return measure(ctx, dev, s)
 			}); ctx.Err() != nil {
 				return errors.New("interrupted; the rows above are whole")
@@ -236,25 +252,4 @@ func (f *benchFlags) each(cmd *cobra.Command,
 		}
 	}
 	return nil
-}
-
-// largestCache is the size of the processor's largest cache in bytes, from Linux; 0: unknown.
-func largestCache() int64 {
-	sizes, err := filepath.Glob("/sys/devices/system/cpu/cpu0/cache/index*/size")
-	if err != nil {
-		return 0
-	}
-	var largest int64
-	for _, path := range sizes {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		kibibytes, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(string(text)), "K"),
-			10, 64)
-		if err == nil {
-			largest = max(largest, kibibytes<<10)
-		}
-	}
-	return largest
 }

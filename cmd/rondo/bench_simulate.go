@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"rondo/allreduce"
-	"rondo/bench/busbw"
 	"rondo/bench/predict"
 	"rondo/internal/app"
 )
@@ -187,7 +186,7 @@ func (s *simulateFlags) readFiles() error {
 		if from.file == "" {
 			continue
 		}
-		rows, err := readMeasured(from.file)
+		rows, err := predict.ReadMeasured(from.file)
 		if err == nil {
 			*from.link, err = predict.Fit(rows, from.link.Message, c.Gamma, c.ChunkBytes)
 		}
@@ -206,28 +205,6 @@ func (s *simulateFlags) readFiles() error {
 		return fmt.Errorf("--compute-samples %s: %w", s.computeSamples, err)
 	}
 	return c.Validate()
-}
-
-// readMeasured reads rows of `rondo bench allreduce --json`.
-func readMeasured(file string) ([]predict.Measured, error) {
-	in, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer in.Close()
-	var all []predict.Measured
-	for lines := json.NewDecoder(in); ; {
-		var r busbw.Row
-		err := lines.Decode(&r)
-		if errors.Is(err, io.EOF) {
-			return all, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("row %d: %w", len(all)+1, err)
-		}
-		all = append(all, predict.Measured{World: r.World, Bytes: float64(r.Bytes),
-			Seconds: r.MS / 1e3})
-	}
 }
 
 // simulateTable prints rows and a verdict.

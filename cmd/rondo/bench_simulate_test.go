@@ -39,8 +39,8 @@ func TestBenchSimulate(t *testing.T) {
 	}
 }
 
-// --topology auto has a hierarchy where the model says that it is faster: with two hosts, and from
-// thousands of workers on.
+// --topology auto chooses a hierarchy where the model predicts that it is faster: with two hosts,
+// and from thousands of workers on.
 func TestHierarchyPaysAsSimulated(t *testing.T) {
 	code, out, complaint := runBench(t.Context(), "simulate --workers 16,256,512,1024,2048,4096 "+
 		"--link-jitter 0s --compute-jitter 0 --json")
@@ -74,7 +74,7 @@ func TestHierarchyPaysAsSimulated(t *testing.T) {
 	}
 }
 
-// What was measured takes the place of the flags: a link ten times as slow makes longer steps.
+// Measurements replace the flags: a link ten times as slow makes longer steps.
 func TestBenchSimulateMeasured(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) string {

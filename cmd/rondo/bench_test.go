@@ -105,7 +105,7 @@ func TestBenchThreads(t *testing.T) {
 	}
 }
 
-// Columns of what differs are there only where it does.
+// The table has a column for embedding or recomputation only if a shape has it.
 func TestBenchTrainColumns(t *testing.T) {
 	const flags = "train --cell gru-reset-before --precision bf16 --windows 1 " + tinyBench
 	for _, more := range []string{"", "--embed 0,4", "--recompute 0,2"} {
@@ -131,7 +131,7 @@ func TestBenchTrainColumns(t *testing.T) {
 	}
 }
 
-// What noise hides is written so, and what has no meaning is empty.
+// A part below the noise is n/a, and a figure without meaning is empty.
 func TestKernelTable(t *testing.T) {
 	var out bytes.Buffer
 	unknown := bench.Figure(math.NaN())
@@ -152,7 +152,7 @@ func TestKernelTable(t *testing.T) {
 	}
 }
 
-// What a person wrote wrongly is told in one line, before anything is measured.
+// A wrong flag is one line, before any measurement.
 func TestBenchRefuses(t *testing.T) {
 	for line, want := range map[string]string{
 		"train --cell lstm,transformer": `--cell "transformer" is not one of rnn`,

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestCerts: the command says what to copy to which machine, and needs no more than hosts to renew.
+// TestCerts: the command prints which files to copy to which machine. A renewal needs only the
+// hosts.
 func TestCerts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "own")
 	for _, args := range [][]string{{"--namespace", "here", "--job", "book"}, nil} {

@@ -20,17 +20,6 @@ func checkpointCommand() *cobra.Command {
 	return c
 }
 
-// checkpointRow is a command's output for one checkpoint.
-type checkpointRow struct {
-	Step    int64     `json:"step"`
-	Epoch   int64     `json:"epoch"`
-	Path    string    `json:"path"`
-	Job     string    `json:"job"`
-	Created time.Time `json:"created"`
-	Bytes   int64     `json:"bytes"`
-	Problem string    `json:"problem,omitempty"`
-}
-
 func checkpointListCommand() *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
@@ -100,78 +89,24 @@ func orNewestRun(cmd *cobra.Command, location *string) error {
 
 // eachCheckpoint prints a line for every checkpoint, and fails if one is damaged.
 func eachCheckpoint(cmd *cobra.Command, location string, asJSON, verify bool) error {
-	ctx := cmd.Context()
-	store, err := checkpoint.Open(ctx, location, checkpoint.Config{OpenBucket: bucket.Open})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	steps, err := store.Steps(ctx)
-	if err != nil {
-		return err
-	}
-	if len(steps) == 0 {
-		if done, err := oneCheckpoint(cmd, location, asJSON, verify); done {
-			return err
-		}
-		return app.Usage(fmt.Errorf("%w in %s", checkpoint.ErrNone, location))
-	}
-	damaged := 0
-	for _, step := range steps {
-		row := checkpointRow{Step: step}
-		loaded, err := store.Load(ctx, step)
-		if err == nil {
-			row = describe(loaded)
-			if verify {
-				err = loaded.Verify(ctx)
+	all, damaged := 0, 0
+	err := checkpoint.Survey(cmd.Context(), location, checkpoint.Config{OpenBucket: bucket.Open},
+		verify, func(row checkpoint.Row) error {
+			if all++; row.Problem != "" {
+				damaged++
 			}
-		}
-		var damage *checkpoint.DamageError
-		if err != nil && !errors.As(err, &damage) {
-			return err
-		}
-		if err != nil {
-			damaged++
-			row.Problem = err.Error()
-		}
-		if err := printRow(cmd, row, asJSON); err != nil {
-			return err
-		}
+			return printRow(cmd, row, asJSON)
+		})
+	switch {
+	case errors.Is(err, checkpoint.ErrNone):
+		return app.Usage(err)
+	case err == nil && damaged > 0:
+		return fmt.Errorf("%d of %d checkpoints in %s are damaged", damaged, all, location)
 	}
-	if damaged > 0 {
-		return fmt.Errorf("%d of %d checkpoints in %s are damaged", damaged, len(steps), location)
-	}
-	return nil
+	return err
 }
 
-// oneCheckpoint prints the line of a step's folder; done is false if location is no such folder.
-func oneCheckpoint(
-	cmd *cobra.Command, location string, asJSON, verify bool,
-) (done bool, err error) {
-	store, c, err := checkpoint.Resolve(cmd.Context(), location,
-		checkpoint.Config{OpenBucket: bucket.Open})
-	if err != nil {
-		return false, err
-	}
-	defer func() { _ = store.Close() }()
-	if verify {
-		if err := c.Verify(cmd.Context()); err != nil {
-			return true, err
-		}
-	}
-	return true, printRow(cmd, describe(c), asJSON)
-}
-
-func describe(c *checkpoint.Checkpoint) checkpointRow {
-	row := checkpointRow{Step: c.Step, Epoch: c.Epoch, Path: c.Path, Job: c.Job,
-		Created: c.Created}
-	for _, f := range c.Files {
-		row.Bytes += f.Size
-	}
-	return row
-}
-
-func printRow(cmd *cobra.Command, row checkpointRow, asJSON bool) error {
+func printRow(cmd *cobra.Command, row checkpoint.Row, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(cmd.OutOrStdout()).Encode(row)
 	}

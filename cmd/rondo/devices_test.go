@@ -8,7 +8,7 @@ import (
 	"rondo/job"
 )
 
-// What there is to compute on is listed with or without GPUs, and why there are none is said.
+// The devices are listed with or without GPUs, with the reason for having none.
 func TestDevices(t *testing.T) {
 	code, out, complaint := rondo(t, "devices")
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -57,7 +57,7 @@ NCCL, which sums between GPUs of a host: 2.23.4 /opt/libnccl.so.2`
 	}
 }
 
-// What a machine or a build cannot compute on is refused in one line, before anything is started.
+// A device that a machine or a build lacks is refused in one line, before anything starts.
 func TestDeviceIsRefused(t *testing.T) {
 	want := map[string]string{
 		"train --device=tpu":                        `--device "tpu" is not one of auto, cpu`,

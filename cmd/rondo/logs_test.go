@@ -38,7 +38,7 @@ func TestLogLinesBeginWithTheirSource(t *testing.T) {
 	}
 }
 
-// TestCommandsThatRefuse says what is wrong with a command line, or that there is no such job.
+// TestCommandsThatRefuse: a wrong command line, or a job that does not exist, is one line.
 func TestCommandsThatRefuse(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()

@@ -72,7 +72,7 @@ func (j runningJob) join(ctx context.Context, t *testing.T, id string) {
 	t.Cleanup(func() { _ = r.Leave(context.Background()) })
 }
 
-// await returns when the ring of the stored plan has so many members.
+// await returns when the stored plan's ring has this many members.
 func (j runningJob) await(ctx context.Context, t *testing.T, size int) {
 	t.Helper()
 	enough := errors.New("enough")
@@ -87,7 +87,7 @@ func (j runningJob) await(ctx context.Context, t *testing.T, size int) {
 	}
 }
 
-// rondo runs the command on the job, and returns its exit code and what it wrote.
+// rondo runs the command on the job, and returns its exit code and output.
 func (j runningJob) rondo(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, wrong strings.Builder
 	command := root()

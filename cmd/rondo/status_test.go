@@ -82,7 +82,7 @@ problems:
 	}
 }
 
-// silent is the same job, of which nothing was heard for a while.
+// silent is the same job, without a report for a while.
 func silent() kube.JobStatus {
 	s := book()
 	s.Phase, s.Reason, s.Ring, s.TokensPerSecond = "unknown", "last heard 53s ago", 0, nil
@@ -132,7 +132,7 @@ here       book  running  2/3      100/400  1.500/4.48  21k       60m  ` + book(
 	}
 }
 
-// TestStatusThatIsWatched: where it is no terminal, it says what is new, once.
+// TestStatusThatIsWatched: without a terminal, each change is printed once.
 func TestStatusThatIsWatched(t *testing.T) {
 	var out strings.Builder
 	view := newStatusView(&out, statusOptions{})
@@ -155,7 +155,7 @@ func TestStatusThatIsWatched(t *testing.T) {
 	}
 }
 
-// TestStatusOfNoJob names the place, since that is what may be wrong.
+// TestStatusOfNoJob: the message names the place, since that may be wrong.
 func TestStatusOfNoJob(t *testing.T) {
 	for everywhere, want := range map[bool]string{
 		false: "namespace typo (context c) has no jobs: rondo submit starts one, --all-namespaces",
@@ -202,7 +202,7 @@ func apiServer(t *testing.T, job *batchv1.Job) []string {
 	return []string{"--kubeconfig", path, "-n", "here"}
 }
 
-// endedJob is a job that trained, and of which nothing was heard since, or that ended.
+// endedJob is a job that trained and has ended, or has not reported since.
 func endedJob(kind batchv1.JobConditionType) *batchv1.Job {
 	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "book-worker", Namespace: "here",
 		Labels: map[string]string{"app.kubernetes.io/name": "rondo",

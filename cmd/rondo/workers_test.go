@@ -51,7 +51,7 @@ RANK  STATE    ID  HOST   PID  DEVICE  LANES   NOTE
 	}
 }
 
-// TestWorkersOfAJobThatHasEnded calls nobody lost who went because there is nothing more to do.
+// TestWorkersOfAJobThatHasEnded: workers that left at the job's end are not called lost.
 func TestWorkersOfAJobThatHasEnded(t *testing.T) {
 	view := viewOf()
 	view.Plan.Phase, view.Plan.Reason = cluster.Ended, "all steps are done"

@@ -8,8 +8,8 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// everything runs every kernel of a device on problems that a seed decides, the output layer also
-// with some of its logits kept, and returns what they compute.
+// everything runs every kernel of a device on problems drawn from a seed, the output layer also
+// with some of its logits kept, and returns the results.
 func everything(d *Device, seed uint64) []devicetest.Result {
 	random := rand.New(rand.NewPCG(seed, 0))
 	all := devicetest.Everything(d, random, 35)
@@ -31,7 +31,7 @@ func sameBits(t *testing.T, who string, got, want []devicetest.Result) {
 	}
 }
 
-// TestThreadsAgree wants the same bits of every kernel whatever the number of threads.
+// TestThreadsAgree: every kernel has the same bits with any number of threads.
 func TestThreadsAgree(t *testing.T) {
 	seed := newRandom(t).Uint64()
 	for _, p := range precisions {
@@ -50,8 +50,8 @@ func TestThreadsAgree(t *testing.T) {
 	}
 }
 
-// TestElementwiseAgrees wants the same bits of what is not a product on every device, so that
-// workers on different processors update alike.
+// TestElementwiseAgrees: all operations but products have the same bits on every device, so that
+// workers on different processors keep the same parameters.
 func TestElementwiseAgrees(t *testing.T) {
 	seed := newRandom(t).Uint64()
 	run := func(d *Device) []devicetest.Result {

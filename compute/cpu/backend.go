@@ -6,10 +6,10 @@ import "rondo/compute"
 type layer interface {
 	forward(w compute.RecurrentWeights, in compute.RecurrentInput, state compute.RecurrentState,
 		y []float32, out compute.RecurrentState)
-	// backward calls told, unless it is nil, as compute.Telling says.
+	// backward calls finished, unless it is nil, as compute.ProgressReporter says.
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-		dstate compute.RecurrentState, told func(tensors, rows int))
+		dstate compute.RecurrentState, finished func(tensors, rows int))
 	close()
 }
 

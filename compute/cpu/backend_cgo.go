@@ -178,33 +178,33 @@ func (l *nativeLayer) forward(w compute.RecurrentWeights, in compute.RecurrentIn
 
 func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput,
 	dy []float32, dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState, told func(tensors, rows int)) {
+	dstate compute.RecurrentState, finished func(tensors, rows int)) {
 	run := func(parts C.int) {
 		C.rondo_layer_backward(l.kernels, l.team, l.work, parts, floats(w.IH), floats(w.HH),
 			ints(in.IDs), ints(in.Lengths), floats(dy), floats(dout.H), floats(dout.C),
 			floats(dw.IH), floats(dw.HH), floats(dw.BiasIH), floats(dw.BiasHH),
 			floats(dw.Peephole), floats(dx), floats(dstate.H), floats(dstate.C))
 	}
-	if told == nil {
+	if finished == nil {
 		run(C.BACK_ALL)
 		return
 	}
 	run(C.BACK_RECURRENCE | C.BACK_INPUT_WEIGHTS)
-	told(1, 0)
+	finished(1, 0)
 	even := C.rondo_layer_gates_even(l.team, l.work) != 0
 	if !even {
 		run(C.BACK_HIDDEN_WEIGHTS)
 	}
 	for g := range l.cell.HiddenGates() {
 		if g > 0 {
-			told(1, g*l.hidden)
+			finished(1, g*l.hidden)
 		}
 		if even {
 			run(C.BACK_HIDDEN_GATE << g)
 		}
 	}
 	run(C.BACK_BIASES)
-	told(l.cell.Tensors(), 0)
+	finished(l.cell.Tensors(), 0)
 	if dx != nil {
 		run(C.BACK_INPUT)
 	}

@@ -153,11 +153,11 @@ func (l pureLayer) forward(w compute.RecurrentWeights, in compute.RecurrentInput
 
 func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 	dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
-	dstate compute.RecurrentState, told func(tensors, rows int)) {
+	dstate compute.RecurrentState, finished func(tensors, rows int)) {
 	l.ref.backward(pureWeights(w),
 		refInput[float32]{in.IDs, in.X, in.Lengths}, dy, refState[float32]{dout.H, dout.C},
 		pureWeights(dw), dx,
-		refState[float32]{dstate.H, dstate.C}, told)
+		refState[float32]{dstate.H, dstate.C}, finished)
 }
 
 func (pureLayer) close() {}

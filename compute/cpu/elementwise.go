@@ -175,7 +175,7 @@ func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	}
 }
 
-// sound says whether the last Clip's gradient may be used.
+// sound reports whether the last Clip's gradient may be used.
 func (c *clipper) sound() bool { return !math.IsNaN(c.norm) && !math.IsInf(c.norm, 0) }
 
 // Update applies the optimizer, unless the last Clip left its gradient unchanged.

@@ -48,21 +48,21 @@ func (r *recurrent) Forward(w compute.RecurrentWeights, in compute.RecurrentInpu
 // Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
 func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState) {
-	r.BackwardTelling(dy, dout, dw, dx, dstate, nil)
+	r.BackwardReporting(dy, dout, dw, dx, dstate, nil)
 }
 
-// BackwardTelling is Backward that reports finished gradients to told, unless that is nil; see
-// compute.Telling.
-func (r *recurrent) BackwardTelling(dy []float32, dout compute.RecurrentState,
+// BackwardReporting is Backward that reports gradients to finished, unless that is nil; see
+// compute.ProgressReporter.
+func (r *recurrent) BackwardReporting(dy []float32, dout compute.RecurrentState,
 	dw compute.RecurrentWeights, dx []float32, dstate compute.RecurrentState,
-	told func(tensors, rows int)) {
+	finished func(tensors, rows int)) {
 	s := r.shape
 	if r.inference || !r.ran {
 		panic(fmt.Sprintf("cpu: Backward without a Forward before it (inference: %t)", r.inference))
 	}
 	r.ran = false
 	s.CheckBackward(r.input, dy, dout, dw, dx, dstate)
-	r.layer.backward(r.weights, r.input, dy, dout, dw, dx, dstate, told)
+	r.layer.backward(r.weights, r.input, dy, dout, dw, dx, dstate, finished)
 	r.workspace.device.grown()
 }
 

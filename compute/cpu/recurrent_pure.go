@@ -133,9 +133,9 @@ func (l *refLayer[F]) inputSums(w refWeights[F], in refInput[F]) {
 }
 
 // backward walks the segment from its end. Then it computes the weights' gradients for all steps,
-// which it reports to told unless that is nil, and last x's gradient.
+// which it reports to finished unless that is nil, and last x's gradient.
 func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout refState[F],
-	dw refWeights[F], dx []F, dstate refState[F], told func(tensors, rows int)) {
+	dw refWeights[F], dx []F, dstate refState[F], finished func(tensors, rows int)) {
 	n, wide, state := l.T*l.B, l.k*l.H, l.B*l.H
 	clear(l.dh)
 	clear(l.dc)
@@ -170,20 +170,20 @@ func (l *refLayer[F]) backward(w refWeights[F], in refInput[F], dy []F, dout ref
 	}
 	copy(dstate.h, l.dh)
 	copy(dstate.c, l.dc)
-	if told == nil {
-		told = func(int, int) {}
+	if finished == nil {
+		finished = func(int, int) {}
 	}
 	l.inputWeights(in, dw.ih)
-	told(1, 0)
+	finished(1, 0)
 	for g := range l.Cell.HiddenGates() {
 		if g > 0 {
-			told(1, g*l.H)
+			finished(1, g*l.H)
 		}
 		l.hiddenWeights(g, dw.hh)
 	}
 	sumRows(dw.biasIH, l.din, wide, 0)
 	sumRows(dw.biasHH, l.drec, wide, 0)
-	told(l.Cell.Tensors(), 0)
+	finished(l.Cell.Tensors(), 0)
 	if dx != nil {
 		clear(dx)
 		l.rows.times(n, l.D, wide, l.din, wide, w.ih, dx)

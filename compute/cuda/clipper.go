@@ -19,14 +19,15 @@ type limits struct {
 // constants are a compute.Update as its kernel reads it.
 type constants struct{ lr, momentum, beta1, beta2, rho, epsilon, decay, size, root float32 }
 
-// What these take, and the verdict that flat_judge writes: the norm, a float64, comes first.
+// Sizes of the kernels' arguments, and of the verdict that flat_judge writes, whose first value is
+// the norm, a float64.
 const (
 	limitsBytes    = int(unsafe.Sizeof(limits{}))
 	constantsBytes = int(unsafe.Sizeof(constants{}))
 	verdictBytes   = 16
 )
 
-// clipper keeps on the device what a gradient's norm decides.
+// clipper keeps a gradient's norm, and the decisions that follow from it, on the device.
 type clipper struct {
 	device  *Device
 	limits  *staged
@@ -35,7 +36,7 @@ type clipper struct {
 	norm    *result
 }
 
-// NewClipper makes what limits gradients.
+// NewClipper implements compute.Device.
 func (d *Device) NewClipper() compute.Clipper {
 	c := &clipper{device: d}
 	defer orUndo(c.Close)
@@ -46,7 +47,7 @@ func (d *Device) NewClipper() compute.Clipper {
 	return c
 }
 
-// Clip enqueues a gradient's norm, what follows from it, and the norm's way to the host.
+// Clip enqueues a gradient's norm, the clipping, and a copy of the norm to the host.
 func (c *clipper) Clip(g []float32, by *compute.Clip, loss *compute.Loss) {
 	d, rest := c.device, unsafe.Pointer(nil)
 	if loss != nil {
@@ -115,7 +116,7 @@ func (d *Device) Update(u compute.Update, params, grads, s1, s2 []float32) {
 	launchUpdate(&d.queue, u.Optimizer, from, nil, params, grads, s1, s2)
 }
 
-// putUpdate writes what an update's kernel reads.
+// putUpdate writes the arguments of an update's kernel.
 func putUpdate(host []byte, u compute.Update) {
 	size, root := u.Correction()
 	beta2, rho := u.Decays()

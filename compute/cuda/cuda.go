@@ -17,7 +17,7 @@ const (
 	blasEnvironment = "RONDO_CUDA_BLAS"
 )
 
-// blasBytes is cuBLAS's workspace: what NVIDIA recommends for the GPUs that want most.
+// blasBytes is the size of cuBLAS's workspace: NVIDIA's largest recommendation for any GPU.
 const blasBytes = 32 << 20
 
 // oldestCUDA is the version whose PTX the kernels are.
@@ -27,15 +27,15 @@ const oldestCUDA = 11080
 type Config struct {
 	// Index is the GPU's, as Devices counts.
 	Index int
-	// Precision is what products multiply.
+	// Precision is the operands' precision in products.
 	Precision compute.Precision
 }
 
 // Info describes a GPU.
 type Info = driver.Info
 
-// Devices lists the GPUs of this machine, without asking how much of their memory is free: that is
-// for Inspect. It fails, and says why, where there is no driver.
+// Devices lists the GPUs of this machine, without their free memory: see Inspect. Without a driver
+// its error says why.
 func Devices() ([]Info, error) {
 	all, err := driver.Devices()
 	if err != nil {
@@ -44,8 +44,8 @@ func Devices() ([]Info, error) {
 	return all, nil
 }
 
-// Inspect describes a GPU, with what is free of its memory. That takes a context on it: half a
-// second, and half a gigabyte meanwhile. The GPU may be one that New finds too old.
+// Inspect describes a GPU and its free memory. It opens a context on the GPU, which takes half a
+// second and, until it returns, half a gigabyte. It accepts GPUs that New finds too old.
 func Inspect(index int) (Info, error) {
 	info, err := find(index)
 	if err != nil {
@@ -57,7 +57,8 @@ func Inspect(index int) (Info, error) {
 	return info, nil
 }
 
-// Device computes on a GPU. It is a compute.Recorder. Its parts do what is not in the contract.
+// Device computes on a GPU. It is a compute.Recorder. Its methods are those of compute's
+// interfaces; its parts have the rest.
 type Device struct {
 	queue  queue
 	memory memory
@@ -78,8 +79,8 @@ func newDevice(c Config, info Info) *Device {
 
 var _ compute.Recorder = (*Device)(nil)
 
-// New opens a GPU, which has the Device's context until it is closed. It fails, and says why, where
-// there is no driver or no such GPU, or if the GPU is too old.
+// New opens a GPU. The Device's context stays on it until Close. It fails, and says why, if there
+// is no driver or no such GPU, or if the GPU is too old.
 func New(c Config) (_ *Device, err error) {
 	if c.Precision < compute.FP32 || c.Precision > compute.FP16 {
 		return nil, fmt.Errorf("cuda: precision %v is unknown: give fp32, tf32, bf16 or fp16",
@@ -131,7 +132,7 @@ func find(index int) (Info, error) {
 	return info, nil
 }
 
-// tooOld says that a driver cannot read the kernels, if it cannot.
+// tooOld returns an error if a driver is too old to read the kernels.
 func tooOld(version int, named string) error {
 	if version >= oldestCUDA {
 		return nil
@@ -154,7 +155,7 @@ func lower(info *Info, architecture string) error {
 	return nil
 }
 
-// start makes what every Device has.
+// start opens the parts that every Device has.
 func (d *Device) start() (err error) {
 	defer compute.Catch(&err)
 	if err := d.queue.open(); err != nil {
@@ -174,9 +175,9 @@ func (d *Device) title(lacks string) string {
 	return fmt.Sprintf("cuda:%d %s (%v%s)", i.Index, i.Name, d.gemm.precision, lacks)
 }
 
-// Name says which GPU computes, in what precision, and what it has to do without, for people:
-// "cuda:0 NVIDIA H200 (bf16)", "cuda:1 Tesla V100-SXM2-16GB (fp32; no cuBLAS)", with the reason
-// where one is there that does not start: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
+// Name describes the GPU, its precision and its missing libraries, for people: "cuda:0 NVIDIA H200
+// (bf16)", "cuda:1 Tesla V100-SXM2-16GB (fp32; no cuBLAS)". A library that does not start has a
+// reason: "(fp32; no cuBLAS: 13 says NOT_INITIALIZED)".
 func (d *Device) Name() string { return d.queue.name }
 
 // CUBLAS is the file of cuBLAS, which computes large products; empty where there is none.
@@ -187,20 +188,20 @@ func (d *Device) CUBLAS() string {
 	return d.gemm.blas.Library()
 }
 
-// Info describes the GPU, with what was free when it was opened.
+// Info describes the GPU, with its free memory at the time of opening.
 func (d *Device) Info() Info { return d.queue.info }
 
-// Precision is what products multiply.
+// Precision is the operands' precision in products.
 func (d *Device) Precision() compute.Precision { return d.gemm.precision }
 
-// Close frees everything that the Device has, what its layers and recordings have included. These
-// may still be closed, and not be used.
+// Close frees everything of the Device, the memory of its layers and recordings included. These may
+// still be closed, but not used.
 func (d *Device) Close() {
 	q := &d.queue
 	if q.context == nil {
 		return
 	}
-	d.close() // what a device that fails still has ends with the context
+	d.close() // the memory of a failed device ends with the context
 	q.context.Close()
 	q.context = nil
 	if d.nccl != nil && !q.broken { // an abort that hangs may still use it
@@ -209,8 +210,8 @@ func (d *Device) Close() {
 	d.memory = newMemory(q)
 }
 
-// close gives back what is in the context, unless the device has failed: then it may not answer,
-// and what it has ends with the context.
+// close frees everything in the context. A device that has failed may not answer; its memory ends
+// with the context.
 func (d *Device) close() (err error) {
 	defer compute.Catch(&err)
 	q := &d.queue
@@ -229,7 +230,7 @@ func (d *Device) close() (err error) {
 	for r := range d.memory.recordings {
 		r.Close()
 	}
-	q.aside.close(q)
+	q.copyStream.close(q)
 	d.memory.close()
 	q.close()
 	return nil

@@ -352,7 +352,7 @@ func TestPoll(t *testing.T) {
 // childOf names the test that a process was started for.
 const childOf = "RONDO_TEST_CHILD"
 
-// child says whether this process was started by inChild.
+// child reports whether this process was started by inChild.
 func child(t *testing.T) bool { return os.Getenv(childOf) == t.Name() }
 
 // inChild runs the test that calls it in a process of its own.

@@ -25,7 +25,7 @@ func (q *queue) over(n int) launch { return q.parted(n, flatWork) }
 // overRows is a launch of warps that go over rows.
 func (q *queue) overRows(rows int) launch { return q.parted(rows, flatWarps) }
 
-// parted is a launch for n things, of which a block takes so many at a time.
+// parted is a launch for n things, part of them for each block.
 func (q *queue) parted(n, part int) launch {
 	return across(min(blocksFor(n, part), flatBlocks*q.info.Multiprocessors), flatThreads)
 }
@@ -153,10 +153,10 @@ func (f *ferry) stageLengths(lengths []int32, steps int) unsafe.Pointer {
 	})
 }
 
-// What kernels that sum over a block need of shared memory: a number of every warp.
+// Shared memory of kernels that sum over a block: one number for every warp.
 const (
 	sumBytes    = 32 * 8
-	sumsThreads = 1024 // of the one block that sums what others have
+	sumsThreads = 1024 // of the one block that adds the other blocks' sums
 )
 
 // SumSquares returns the sum of squares, accumulated in float64 in the order of the contract.
@@ -209,8 +209,8 @@ const (
 	columnSumBytes = 4 * columnWidth * columnParts
 )
 
-// summed is where the sums of columns go: to out, in place of what is there or, with add, on top of
-// it; those of the first same columns to also, too.
+// summed is the destination of column sums: they overwrite out or, with add, are added to it. The
+// first same columns also go to also.
 type summed struct {
 	out, also unsafe.Pointer
 	same      int
@@ -223,10 +223,10 @@ func columnSums(m *memory, to summed, x unsafe.Pointer, rows, columns int) {
 	slabSums(m, to, x, rows, columns, slabRows(rows, columnRows, columnSlabs))
 }
 
-// slabRows is how many rows a slab has: least, or as many more as make at most so many slabs.
+// slabRows returns the rows of a slab: least, or more if there would be more than most slabs.
 func slabRows(rows, least, most int) int { return max(least, blocksFor(rows, most)) }
 
-// slabSums sums the columns of slabs of so many rows, then the slabs' sums as one slab.
+// slabSums sums the columns of each slab of rows, then the slabs' sums as one slab.
 func slabSums(m *memory, to summed, x unsafe.Pointer, rows, columns, slab int) {
 	slabs := blocksFor(rows, slab)
 	l := launch{grid: [3]int{blocksFor(columns, columnWidth), slabs, 1},

@@ -35,8 +35,8 @@ func (l *steps) keepStates(o operands, t tape, step int) {
 	}
 }
 
-// splitGradients fills ended with the gradients of the state after a step. ended.h has dy's part,
-// too, and stands for dy; splitGradients returns what stands for later.
+// splitGradients fills ended with the gradients of the state after a step. ended.h includes dy and
+// replaces it; the returned gradients replace later.
 func (l *steps) splitGradients(dy unsafe.Pointer, later gradients, t tape, step int) gradients {
 	e := &l.ended
 	l.onRows("layer_split_ended", t, step, e.h, e.keptH, dy, later.h)

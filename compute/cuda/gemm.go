@@ -11,7 +11,7 @@ import (
 	"rondo/compute/cuda/driver"
 )
 
-// operands is what a product's operands, float32 in memory, are rounded to as they are loaded. Sums
+// operands is the type that a product's float32 operands are rounded to as they are loaded. Sums
 // are float32. The numbers are those of kernels/rounding.cuh.
 type operands int
 
@@ -38,7 +38,8 @@ type gemm struct {
 	unsupported [operandFP16 + 1]bool
 }
 
-// open opens cuBLAS, if it is there, wanted, and starts; otherwise lacks says so, for a name.
+// open opens cuBLAS if it is installed and not disabled. lacks says, for the device's name, why
+// there is none.
 func (g *gemm) open() (lacks string, err error) {
 	lacks = "; no cuBLAS"
 	switch choice := os.Getenv(blasEnvironment); choice {
@@ -59,7 +60,7 @@ func (g *gemm) open() (lacks string, err error) {
 	return lacks, nil
 }
 
-// forward is what the products of the forward pass multiply.
+// forward is the operand type of the forward pass.
 func (g *gemm) forward() operands {
 	switch g.precision {
 	case compute.TF32:
@@ -72,7 +73,7 @@ func (g *gemm) forward() operands {
 	return operandFP32
 }
 
-// backward is what those of the backward pass do: gradients may be below the range of fp16.
+// backward is the operand type of the backward pass: gradients may be below the range of fp16.
 func (g *gemm) backward() operands {
 	if g.precision == compute.FP16 {
 		return operandBF16
@@ -81,8 +82,8 @@ func (g *gemm) backward() operands {
 }
 
 // Gemm computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n]. With beta
-// zero, what c held does not matter. Which pass it is of it is not told: in fp16 it multiplies as
-// the backward pass does, since any number has a place in bfloat16's range.
+// zero it does not read c. It does not know the pass; in fp16 it uses the backward pass's operands,
+// since bfloat16 has the range of every float32.
 func (d *Device) Gemm(transA, transB bool, m, n, k int, alpha float32, a, b []float32,
 	beta float32, c []float32) {
 	compute.CheckGemm(m, n, k, a, b, c)
@@ -108,12 +109,13 @@ type method struct {
 	slice   int  // how much of k each has
 }
 
-// Bounds between the methods. They are reasoned from what a launch, a block and memory cost, and
-// have not been measured: on a GPU they may be some way off the best.
+// Thresholds between the methods. They are derived from the costs of launches, blocks and memory,
+// and were not measured, so they may be some way off the best.
 const (
-	// libraryWork is the least m*n*k for which cuBLAS is asked, if its operands are float32: from
-	// there on the time is in the multiplications, in which its kernels, written for each GPU, are
-	// ahead of ours. Below it is in the launches, of which ours need one or two and it as many.
+	// libraryWork is the least m*n*k of a product that goes to cuBLAS if its operands are float32.
+	// From there on the time is in the multiplications, where its kernels, written for each GPU,
+	// are ahead of ours. Below it the time is in the launches: ours are one or two, and cuBLAS has
+	// as many.
 	libraryWork = 1 << 25
 	// Operands of 16 bits it takes only from memory, and making them is two passes over both: each
 	// element of them has to be used libraryReuse times or more.
@@ -126,24 +128,24 @@ const (
 	// minSlice is the least of k that is worth a block's start and its sums' way through memory.
 	minSlice  = 128
 	maxSlices = 32
-	// sliceStep is what a slice is a multiple of: the longest step of our kernels.
+	// sliceStep is the unit of a slice's length: the longest step of our kernels.
 	sliceStep = 32
 )
 
-// libraryHas says whether cuBLAS multiplies such operands as they are to be, on a GPU whose compute
-// capability begins with this number. Before 8 it has no products of bfloat16, or slow ones, and
-// those of TF32 are of float32; before 7 those of half precision are not for tensor cores.
+// libraryHas reports whether cuBLAS multiplies these operands in their own type, on a GPU of this
+// major compute capability. Before 8 it has no products of bfloat16, or slow ones, and multiplies
+// TF32 as float32. Before 7 it does not use tensor cores for half precision.
 func libraryHas(o operands, major int) bool {
 	return o == operandFP32 || major >= 8 || o == operandFP16 && major >= 7
 }
 
-// byLibrary says whether cuBLAS is there for products of such operands.
+// byLibrary reports whether cuBLAS can multiply these operands.
 func (g *gemm) byLibrary(o operands) bool {
 	return g.blas != nil && !g.unsupported[o] && libraryHas(o, g.queue.info.Major)
 }
 
-// chooseMethod says how a product is made; library says whether cuBLAS is there, tensor whether the
-// GPU's tensor cores take what our kernels give them.
+// chooseMethod chooses how to compute a product. library: cuBLAS can multiply these operands.
+// tensor: the GPU's tensor cores support our kernels' instructions.
 func chooseMethod(o operands, m, n, k int, library, tensor bool) method {
 	work := int64(m) * int64(n) * int64(k)
 	if library {
@@ -178,7 +180,7 @@ func (how method) scratch(o operands, m, n, k int) int {
 	return 0
 }
 
-// blocksFor is how many parts of so many cover n.
+// blocksFor returns the number of parts of size part that cover n.
 func blocksFor(n, part int) int { return (n + part - 1) / part }
 
 // product computes c = alpha op(a) op(b) + beta c; op(a): [m, k], op(b): [k, n], c: [m, n], all
@@ -193,9 +195,9 @@ func (g *gemm) product(o operands, transA, transB bool, m, n, k int, alpha float
 // nil one does not exist.
 type halves struct{ a, b unsafe.Pointer }
 
-// sharesHalves says whether cuBLAS multiplies an [m, k] and an [n, k] matrix, and their gradients,
-// from the same copies of the operands. The gradient of the first matrix is an [m, k] product over
-// n. It is asked for as [k, m]: for cuBLAS, chooseMethod is symmetric in m and n.
+// sharesHalves reports whether cuBLAS multiplies an [m, k] and an [n, k] matrix, and computes their
+// gradients, from the same copies of the operands. The first matrix's gradient is an [m, k] product
+// over n. It is asked for as [k, m]: for cuBLAS, chooseMethod is symmetric in m and n.
 func (g *gemm) sharesHalves(m, n, k int) bool {
 	by := g.byLibrary(operandBF16) && g.forward() == operandBF16
 	for range 3 {
@@ -205,7 +207,7 @@ func (g *gemm) sharesHalves(m, n, k int) bool {
 	return by
 }
 
-// productOf is product for operands of which there may be copies.
+// productOf is product for operands that may have 16-bit copies.
 func (g *gemm) productOf(o operands, copies halves, transA, transB bool, m, n, k int,
 	alpha float32, a, b unsafe.Pointer, beta float32, c unsafe.Pointer) {
 	p := driver.Product{TransA: transA, TransB: transB, M: m, N: n, K: k,
@@ -230,8 +232,8 @@ func (g *gemm) libraryProduct(o operands, copies halves, p driver.Product) (done
 	return g.multiply(o, &p)
 }
 
-// multiply has cuBLAS make a product of operands that are in memory as it reads them. Where it has
-// no such products it does nothing, and is not asked for one of such operands any more.
+// multiply computes a product by cuBLAS, of operands in their own type in memory. If cuBLAS does
+// not support them, it returns false, and cuBLAS is not asked again.
 func (g *gemm) multiply(o operands, p *driver.Product) (done bool) {
 	p.Operand = [...]driver.Operand{operandFP32: driver.Float32, operandTF32: driver.TF32,
 		operandBF16: driver.BFloat16, operandFP16: driver.Float16}[o]

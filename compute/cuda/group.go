@@ -35,7 +35,7 @@ func (d *Device) openNCCL() (err error) {
 	return err
 }
 
-// Peer says which GPU this is, of which host and container, and what NCCL there is.
+// Peer describes this GPU's host, container and NCCL.
 func (d *Device) Peer() (compute.Peer, error) {
 	if err := d.openNCCL(); err != nil {
 		return compute.Peer{}, err
@@ -48,8 +48,9 @@ func (d *Device) Peer() (compute.Peer, error) {
 	return compute.Peer{Unit: unit, Host: host, Library: library}, nil
 }
 
-// hostName tells hosts, and containers that do not share a host name and /dev/shm, apart: what NCCL
-// goes by before it lets GPUs, or memory of the host, be reached without a network.
+// hostName differs between hosts, and between containers that do not share a host name and
+// /dev/shm. NCCL decides by the same whether GPUs, or host memory, can be reached without a
+// network.
 func hostName() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -74,10 +75,10 @@ func (d *Device) NewGroupID() ([]byte, error) {
 	return d.nccl.NewID()
 }
 
-// ncclGroup is a GPU's place in a group. It is left by abort, at a good end too: that asks nothing
-// of the other members, who may be gone. NVIDIA wants all of a host's to abort (NVIDIA/nccl, issue
-// 863), for one may free what another still uses: they do, each when it hears that the ring has
-// broken or that nobody goes on, but not at the same moment.
+// ncclGroup is a GPU's membership of a group. Members leave by abort, even after success, because
+// it needs nothing of the other members, who may be gone. NVIDIA wants all members of a host to
+// abort (NVIDIA/nccl, issue 863), since one may free what another still uses. They do, each when it
+// learns that the ring has broken or ended, but not at the same moment.
 type ncclGroup struct {
 	device *Device
 	comm   *driver.Comm
@@ -104,8 +105,7 @@ func (d *Device) Join(ctx context.Context, id []byte, rank, world int) (compute.
 	return g, nil
 }
 
-// until runs f, and leaves the group when ctx ends: what f waits for then comes to an end. It does
-// so when f fails, too.
+// until runs f. If ctx ends before f does, or if f fails, it leaves the group, which ends f's wait.
 func (g *ncclGroup) until(ctx context.Context, f func() error) error {
 	stop := context.AfterFunc(ctx, g.comm.Abort)
 	defer stop()

@@ -21,7 +21,7 @@ type kernelTable struct {
 	modules []kernelModule
 	of      map[string]int // of each kernel, where its module is in modules
 	found   map[string]*driver.Kernel
-	next    driver.Launch // what is being launched: here it need not be made each time
+	next    driver.Launch // the launch in progress; reused
 	values  [maxArguments]uint64
 }
 
@@ -30,7 +30,7 @@ type kernelModule struct {
 	loaded *driver.Module
 }
 
-// newKernelTable lists what there is for a GPU of this compute capability.
+// newKernelTable lists the kernels for a GPU of this compute capability.
 func newKernelTable(major, minor int) (kernelTable, error) {
 	k := kernelTable{of: map[string]int{}, found: map[string]*driver.Kernel{}}
 	all, err := kernels.PTX(major, minor)
@@ -73,7 +73,7 @@ func (q *queue) kernel(name string) *driver.Kernel {
 	return k
 }
 
-// close gives back what was loaded.
+// close unloads the kernels.
 func (k *kernelTable) close() error {
 	var failed error
 	for i := range k.modules {
@@ -91,20 +91,20 @@ type launch struct {
 	cooperative bool // blocks wait for each other: all must be resident at once
 }
 
-// across is a launch of so many blocks of so many threads.
+// across is a launch of blocks blocks of threads threads.
 func across(blocks, threads int) launch {
 	return launch{grid: [3]int{blocks, 1, 1}, block: [3]int{threads, 1, 1}}
 }
 
-// launch enqueues a kernel. The arguments are of the kernel's parameters, in order: addresses as
-// unsafe.Pointer or []float32, and numbers as int32, uint32, int64, uint64 or float32.
+// launch enqueues a kernel. The arguments are the kernel's parameters, in order: addresses as
+// unsafe.Pointer or []float32, numbers as int32, uint32, int64, uint64 or float32.
 func (q *queue) launch(kernel string, l launch, arguments ...any) {
 	if err := q.tryLaunch(kernel, l, arguments...); err != nil {
 		q.refused("kernel "+kernel, 0, err)
 	}
 }
 
-// tryLaunch is launch for whoever can do without.
+// tryLaunch is launch for callers that have another way.
 func (q *queue) tryLaunch(kernel string, l launch, arguments ...any) error {
 	k := q.kernel(kernel)
 	if l.grid[0] < 1 || l.block[0] < 1 || len(arguments) > maxArguments {
@@ -120,7 +120,7 @@ func (q *queue) tryLaunch(kernel string, l launch, arguments ...any) error {
 	return q.stream.Launch(k, &t.next)
 }
 
-// whole is a launch's extent with what was left out.
+// whole sets the dimensions that were left out to 1.
 func whole(extent [3]int) [3]int {
 	return [3]int{extent[0], max(extent[1], 1), max(extent[2], 1)}
 }

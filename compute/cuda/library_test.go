@@ -83,28 +83,32 @@ func TestLibraryDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestLibraryOfPip finds a cuBLAS that pip has put into an environment.
+// TestLibraryOfPip finds a cuBLAS that pip, or conda, has put into an environment.
 func TestLibraryOfPip(t *testing.T) {
 	if child(t) {
 		d := newGPU(t, compute.FP32)
 		t.Logf("%s multiplies with %s", d.Name(), d.CUBLAS())
 		return
 	}
-	built := strings.TrimPrefix(libraryPath(t, 0, 0, 13), "LD_LIBRARY_PATH=")
-	built, _, _ = strings.Cut(built, ":")
-	environment := t.TempDir()
-	lib := filepath.Join(environment, "lib/python3.12/site-packages/nvidia/cu13/lib")
-	if err := os.MkdirAll(filepath.Dir(lib), 0o777); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(built, lib); err != nil {
-		t.Fatal(err)
-	}
-	output, err := inChild(t, "VIRTUAL_ENV="+environment, "RONDO_CUDA_LIBRARIES=")
-	// A GPU's machine may have another cuBLAS 13, where the loader looks.
-	if want := " multiplies with " + lib + "/libcublas.so.13\n"; err != nil ||
-		emulator.Running() && !strings.Contains(output, want) {
-		t.Errorf("%v, no %q in: %s", err, want, output)
+	for variable, folder := range map[string]string{
+		"VIRTUAL_ENV": "lib/python3.12/site-packages/nvidia/cu13/lib", "CONDA_PREFIX": "lib"} {
+		built := strings.TrimPrefix(libraryPath(t, 0, 0, 13), "LD_LIBRARY_PATH=")
+		built, _, _ = strings.Cut(built, ":")
+		environment := t.TempDir()
+		lib := filepath.Join(environment, folder)
+		if err := os.MkdirAll(filepath.Dir(lib), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(built, lib); err != nil {
+			t.Fatal(err)
+		}
+		output, err := inChild(t, "VIRTUAL_ENV=", "CONDA_PREFIX=", "RONDO_CUDA_LIBRARIES=",
+			variable+"="+environment)
+		// A GPU's machine may have another cuBLAS 13, where the loader looks.
+		if want := " multiplies with " + lib + "/libcublas.so.13\n"; err != nil ||
+			emulator.Running() && !strings.Contains(output, want) {
+			t.Errorf("%s: %v, no %q in: %s", variable, err, want, output)
+		}
 	}
 }
 

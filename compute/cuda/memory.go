@@ -42,12 +42,11 @@ func newMemory(q *queue) memory {
 		recordings: map[*recording]struct{}{}}
 }
 
-// scratchStep is what the scratch's size is a multiple of.
+// scratchStep is the unit of the scratch's size.
 const scratchStep = 1 << 20
 
-// Bytes returns how many bytes of the GPU's memory the Device's tensors and workspaces hold, and
-// the most that they have held. What the driver needs besides, for the context and the kernels, is
-// not in it.
+// Bytes returns the bytes of GPU memory that the Device's tensors and workspaces hold, and their
+// peak. The driver's own memory, for the context and the kernels, is not included.
 func (d *Device) Bytes() (now, peak int64) { return d.memory.now, d.memory.peak }
 
 // Alloc returns n zeros in the GPU's memory.
@@ -97,7 +96,7 @@ type part struct {
 	bytes int
 }
 
-// partsBytes is what parts take one behind the other, each from a 256-byte boundary on.
+// partsBytes is the size of parts laid one behind the other, each on a 256-byte boundary.
 func partsBytes(parts []part) (bytes int) {
 	for _, p := range parts {
 		bytes += alignedBytes(p.bytes)
@@ -131,7 +130,7 @@ func (m *memory) tryCut(parts []part) (unsafe.Pointer, *compute.MemoryError) {
 	return memory, nil
 }
 
-// orUndo calls undo if its caller panics, for lack of memory for a part of what it makes.
+// orUndo calls undo if its caller panics, for lack of memory for a part of its object.
 func orUndo(undo func()) {
 	if p := recover(); p != nil {
 		undo()
@@ -139,7 +138,7 @@ func orUndo(undo func()) {
 	}
 }
 
-// release gives a workspace back, unless Close has; nil is nothing. It waits for what is under way.
+// release frees a workspace, unless Close has; nil does nothing. It waits for running work.
 func (m *memory) release(p unsafe.Pointer) {
 	if p == nil || m.queue.context == nil {
 		return
@@ -191,8 +190,8 @@ func (m *memory) drop(p unsafe.Pointer) {
 	}
 }
 
-// scratch returns memory that holds anything, until the next call of scratch. It grows to what was
-// asked for at most, and never shrinks.
+// scratch returns memory with arbitrary contents, valid until the next call of scratch. It grows to
+// the largest request and never shrinks.
 func (m *memory) scratch(bytes int) unsafe.Pointer {
 	if bytes <= m.roomBytes {
 		return m.room
@@ -204,7 +203,7 @@ func (m *memory) scratch(bytes int) unsafe.Pointer {
 	if old == nil {
 		return larger
 	}
-	// A graph has the addresses of what it was recorded with.
+	// A graph has the addresses of the memory that it was recorded with.
 	by := maps.Clone(m.recordings)
 	if m.queue.record != nil {
 		by[m.queue.record] = struct{}{}
@@ -230,7 +229,7 @@ func (m *memory) dropOutgrown(r *recording) {
 	m.outgrown = kept
 }
 
-// close frees everything that is left, of whoever it is.
+// close frees all remaining memory.
 func (m *memory) close() {
 	for p := range m.blocks {
 		m.drop(p)

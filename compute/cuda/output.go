@@ -8,9 +8,9 @@ import (
 	"rondo/compute"
 )
 
-// maxLogits is the most logits that an output layer keeps at once, 256 MiB: more rows go through it
-// in chunks. A chunk costs a pass over the weights and their gradient, for which it has to have
-// some hundreds of rows; that many are of any vocabulary's logits.
+// maxLogits bounds the logits that an output layer keeps at once, 256 MiB: more rows go through it
+// in chunks. A chunk costs a pass over the weights and their gradient, which hundreds of rows pay
+// for; every vocabulary has that many rows in a chunk.
 const maxLogits = 1 << 26
 
 // output is the last layer. Its sum goes to the host, too.
@@ -29,11 +29,11 @@ type output struct {
 	result  *result
 }
 
-// outputHalves are copies in bfloat16 of what cuBLAS multiplies: x: [rows, H], w: [V, H] and the
-// gradient of the logits: [rows, V]. They are nil where cuBLAS does not make all products.
+// outputHalves are copies in bfloat16 of cuBLAS's operands: x: [rows, H], w: [V, H] and the
+// gradient of the logits: [rows, V]. They are nil unless cuBLAS computes all products.
 type outputHalves struct{ x, w, logits unsafe.Pointer }
 
-// gradientsOut is what ForwardBackward computes besides the sum.
+// gradientsOut are the gradients of ForwardBackward.
 type gradientsOut struct {
 	scale      float32
 	dx, dw, db []float32
@@ -144,14 +144,14 @@ func (o *output) runChunks(x, w, b []float32, ids unsafe.Pointer, to *gradientsO
 const (
 	rowBytes   = 2 * 32 * 4 // two numbers of every warp
 	rowThreads = 512
-	// longRow is a row of which a multiprocessor keeps three at most: their blocks have twice as
-	// many threads.
+	// longRow is the length of a row from which a multiprocessor keeps at most three: then their
+	// blocks have twice as many threads.
 	longRow = 1 << 14
 )
 
-// rowLaunch is a block for each of n rows of V logits: enough threads to have the row on its way at
-// once, not so many that most have nothing. cached says whether the row is kept in shared memory,
-// of which a block may have so much.
+// rowLaunch is a block for each of n rows of V logits. It has enough threads to load a row at once,
+// but few idle ones. cached: the row is kept in shared memory, of which a block has at most shared
+// bytes.
 func rowLaunch(n, V, shared int) (l launch, cached bool) {
 	threads := 32
 	for threads < rowThreads && 8*threads < V {
@@ -168,7 +168,7 @@ func rowLaunch(n, V, shared int) (l launch, cached bool) {
 	return l, cached
 }
 
-// Sum waits for what the last of the two has computed.
+// Sum implements compute.Output.
 func (o *output) Sum() float64 {
 	return o.result.read()
 }

@@ -19,19 +19,19 @@ const (
 	fewRows    = 8 // rows of a block
 	fewThreads = 256
 	fewMost    = 128 // tokens
-	// fewShared is what a block may take of a multiprocessor's shared memory: two or more of them
-	// fit in most GPUs'.
+	// fewShared is a block's limit of shared memory: most GPUs' multiprocessors have room for two
+	// or more such blocks.
 	fewShared = 96 << 10
-	// fewParts bounds the parts of dw, which are of every block, to what stays in a large GPU's L2
-	// cache: with more rows or weights, products take less time than the way of the parts.
+	// fewParts bounds the parts of dw, one for each block, to the L2 cache of a large GPU. With
+	// more rows or weights, products take less time than moving the parts.
 	fewParts = 16 << 20
-	// fewStep is what a chunk is a multiple of: four quarters of four columns. fewChunk is the most
-	// that a block's threads have four columns each of.
+	// fewStep is the unit of a chunk's length: four quarters of four columns. fewChunk is the
+	// longest chunk: four columns for each of a block's threads.
 	fewStep, fewChunk = 16, 4 * fewThreads
 )
 
-// chooseFew returns how a layer is computed if it has few tokens and not too many rows, in blocks
-// that may have so much shared memory.
+// chooseFew plans a layer with few tokens and not too many rows, in blocks of at most shared bytes
+// of shared memory.
 func chooseFew(s compute.OutputShape, shared int) fewTokens {
 	if s.V > fewMost {
 		return fewTokens{}

@@ -19,16 +19,16 @@ type persistent struct {
 	inference   bool
 	there, back *persistentPlan // the forward and the backward pass; nil where steps has it
 	steps       loop            // a product a step; nil while it is not needed
-	memory      unsafe.Pointer  // of what follows
+	memory      unsafe.Pointer  // of the fields below
 	exchange    unsafe.Pointer  // of the pass that is next
 	// carry: [B, H], the part of the gradient of h (GRU) or c (LSTM) that a step hands back without
 	// W_hh.
 	carry unsafe.Pointer
 }
 
-// newPersistent returns nil where neither pass of a shape fits, where a product a step is thought
-// faster, and where there is no memory for the exchange, which steps does without. GPUs below 8.0
-// have no such tensor instructions as the kernels use.
+// newPersistent returns nil if neither pass of a shape fits, if a product a step is expected to be
+// faster, or if there is no memory for the exchange, which steps does not need. GPUs below 8.0 lack
+// the kernels' tensor instructions.
 func newPersistent(d *Device, s compute.RecurrentShape, inference bool) loop {
 	l := layOutPersistent(d, s, inference)
 	if l == nil {
@@ -93,7 +93,7 @@ func (l *persistent) parts() []part {
 	return []part{{&l.exchange, 4 * room}, {&l.carry, 4 * l.B * l.H}}
 }
 
-// whole says whether no pass needs steps.
+// whole reports whether no pass needs steps.
 func (l *persistent) whole(inference bool) bool {
 	return l.there != nil && (l.back != nil || inference)
 }
@@ -133,8 +133,8 @@ func (l *persistent) launch(p *persistentPlan, o operands, backward bool, args .
 	return true
 }
 
-// resident says whether a multiprocessor can have a block of a plan. A compiler of another version
-// may have taken more registers than a block can have.
+// resident reports whether a block of a plan fits on a multiprocessor. A compiler of another
+// version may have given it more registers than a block can have.
 func (l *persistent) resident(p *persistentPlan, o operands, backward bool) bool {
 	k := l.device.queue.kernel(persistentKernel(p, o, backward))
 	blocks, err := k.Resident(persistentThreads, p.shared)

@@ -9,7 +9,7 @@ import (
 	"rondo/compute"
 )
 
-// What kernels/persistent.cuh fixes.
+// Constants that kernels/persistent.cuh fixes.
 const (
 	persistentThreads = 256
 	persistentWarps   = persistentThreads / 32
@@ -28,7 +28,7 @@ type persistentPlan struct {
 	groups   int // that do not wait for each other
 	passes   int // tiles of a group
 	tiles    int // of all lanes
-	columns  int // of a lane's row of the exchange: what is multiplied
+	columns  int // of a lane's row of the exchange: the operands of the product
 	shared   int // bytes of shared memory a block
 	cycles   int // that a step takes, estimated
 }
@@ -41,7 +41,8 @@ func (p persistentPlan) exchange(steps int) int {
 // persistentShape is one kernel: tiles of 16 rows, and columns that a warp has in registers.
 type persistentShape struct{ rowTiles, inRegisters int }
 
-// hasPersistent says whether the kernels have a cell; the others take a product a step.
+// hasPersistent reports whether the persistent kernels support a cell; the others take a product a
+// step.
 func hasPersistent(c compute.Cell) bool {
 	switch c {
 	case compute.RNNTanh, compute.RNNReLU, compute.GRU, compute.LSTM:
@@ -50,7 +51,7 @@ func hasPersistent(c compute.Cell) bool {
 	return false
 }
 
-// persistentKernels are those that there are.
+// persistentKernels lists the compiled shapes of a kernel.
 func persistentKernels(o operands, backward bool) []persistentShape {
 	switch {
 	case backward && o == operandFP32:
@@ -84,9 +85,9 @@ func (k persistentShape) unitsOf(cell compute.Cell, backward bool) int {
 	return 8
 }
 
-// planPersistent lays a pass out for a GPU of so many multiprocessors, with so many bytes of shared
-// memory a block. It returns false where the shape does not fit, or where a product a step is
-// thought faster: for one step, and for many lanes.
+// planPersistent lays a pass out for a GPU with this many multiprocessors and bytes of shared
+// memory per block. It returns false if the shape does not fit, or if a product a step is expected
+// to be faster: for one step, and for many lanes.
 func planPersistent(s compute.RecurrentShape, o operands, multiprocessors, sharedPerBlock int,
 	backward bool) (best persistentPlan, ok bool) {
 	if !hasPersistent(s.Cell) || s.T < 2 ||
@@ -110,11 +111,11 @@ func (k persistentShape) plan(s compute.RecurrentShape, o operands, multiprocess
 	backward bool) (persistentPlan, bool) {
 	p := persistentPlan{rowTiles: k.rowTiles, units: k.unitsOf(s.Cell, backward),
 		tiles: ceil(s.B, persistentTile)}
-	size := 4 // bytes of what is multiplied
+	size := 4 // bytes of an operand
 	if o == operandBF16 || o == operandFP16 {
 		size = 2
 	}
-	// A row of the exchange is whole columns, of the units that there are and of some that are not.
+	// A row of the exchange is whole columns; the last ones may have units beyond H.
 	p.slices = ceil(s.H, p.units)
 	for p.slices*p.units*size%persistentColumn != 0 {
 		p.slices++

@@ -12,22 +12,22 @@ import (
 
 // queue is the work that a GPU has been given: kernels and copies, in the order of the calls.
 type queue struct {
-	info    Info
-	name    string          // of the Device
-	context *driver.Context // nil after Close
-	stream  *driver.Stream
-	fence   *driver.Event // the end of what was enqueued, for waits
-	kernels kernelTable
-	aside   aside
-	record  *recording // that is under way
-	owed    bool       // a result or a Replay was asked for, and nothing waited for since
-	broken  bool       // the device has failed for good: it is asked for nothing any more
+	info       Info
+	name       string          // of the Device
+	context    *driver.Context // nil after Close
+	stream     *driver.Stream
+	fence      *driver.Event // end of the enqueued work, for waits
+	kernels    kernelTable
+	copyStream copyStream
+	record     *recording // that is under way
+	owed       bool       // a result or a Replay was asked for, and nothing waited for since
+	broken     bool       // the device has failed for good: it is asked for nothing any more
 	// patience is how long a wait for the device lasts before it counts as hanging.
 	patience time.Duration
 	watch    []byte // where persistent kernels report a wait without end; nil: they need not
 }
 
-// open makes what is in the context.
+// open creates the streams, events and libraries in the context.
 func (q *queue) open() (err error) {
 	if q.info.Free, _, err = q.context.Memory(); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (q *queue) close() {
 	}
 }
 
-// check panics if a call of the driver has failed. The Device is broken only if that is for good:
-// after anything else what it has can still be given back, and is.
+// check panics if a call of the driver has failed. The Device counts as broken only if the failure
+// is permanent: otherwise its memory can still be freed, and is.
 func (q *queue) check(doing string, err error) {
 	if err == nil {
 		return
@@ -78,8 +78,8 @@ func (q *queue) wait(doing string) {
 	q.owed = false
 }
 
-// collect waits for the results and the Replays that were asked for. It is not worth a look at the
-// device where they are known to be there: a step waits once, whatever it reads then.
+// collect waits for the requested results and Replays. It does nothing if they are known to be
+// complete: a step waits once, however many results it reads.
 func (q *queue) collect(doing string) {
 	q.notRecording(doing)
 	if q.owed {
@@ -87,11 +87,11 @@ func (q *queue) collect(doing string) {
 	}
 }
 
-// finish waits for what is under way, if anything still can be, before what it uses is freed.
+// finish waits for running work, if there may be any, before its memory is freed.
 func (q *queue) finish(doing string) {
 	if !q.broken && q.context != nil {
 		q.notRecording(doing)
-		q.aside.join(q)
+		q.copyStream.join(q)
 		q.wait(doing)
 	}
 }
@@ -99,7 +99,7 @@ func (q *queue) finish(doing string) {
 // refused panics with the error of a call that may have failed for lack of memory.
 func (q *queue) refused(what string, bytes int64, err error) { panic(q.lack(what, bytes, err)) }
 
-// lack is what a call lacked that failed for want of memory. It panics with any other failure.
+// lack describes the memory that a failed call lacked. It panics with any other failure.
 func (q *queue) lack(what string, bytes int64, err error) *compute.MemoryError {
 	if !driver.OutOfMemory(err) {
 		q.check(what, err)

@@ -11,16 +11,15 @@ import (
 	"rondo/compute/cuda/driver"
 )
 
-// pageBytes is the least that a recording's page holds, and what its parts' addresses are multiples
-// of.
+// pageBytes is the least size of a recording's page, and partAlign the alignment of its parts.
 const (
 	pageBytes = 64 << 10
 	partAlign = 256
 )
 
-// recording is a CUDA graph, and what the host has to give it anew for each Replay. Its host memory
-// is on pages, each of which is copied at once, before the graph: the graph itself reads only the
-// device's memory, so that the host fills one slot while the device has yet to copy the other.
+// recording is a CUDA graph, and the host data that each Replay gives it anew. Its host memory is
+// on pages, each of which is copied at once, before the graph. The graph itself reads only the
+// device's memory, so the host can fill one slot while the device still copies the other.
 type recording struct {
 	owner *memory
 	graph *driver.Graph
@@ -35,18 +34,17 @@ type page struct {
 	used   int
 }
 
-// fill is a part of a page, and who fills it.
+// fill is a part of a page, and the function that fills it.
 type fill struct {
 	page        *page
 	begin, size int
 	by          func(host []byte)
 }
 
-// unrecordable is what a call panics with that the device cannot record.
+// unrecordable is the panic of a call that the device cannot record.
 type unrecordable struct{ err error }
 
-// Record has f call the device and what it has made, and returns the work of those calls, which has
-// not been done. It fails where the driver cannot record what f does.
+// Record implements compute.Recorder. It fails if the driver cannot record the work of f.
 func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 	q := &d.queue
 	q.notRecording("Record")
@@ -54,7 +52,7 @@ func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 	if err := q.stream.BeginCapture(); err != nil {
 		return nil, fmt.Errorf("%s cannot record: %w", q.name, err)
 	}
-	q.record, q.aside.copied = r, false
+	q.record, q.copyStream.copied = r, false
 	whole := false
 	defer func() {
 		if !whole {
@@ -68,7 +66,7 @@ func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 		if err := f(); err != nil {
 			return err
 		}
-		q.aside.join(q)
+		q.copyStream.join(q)
 		return nil
 	})
 	if err != nil {
@@ -84,7 +82,7 @@ func (d *Device) Record(f func() error) (_ compute.Recording, err error) {
 	return r, nil
 }
 
-// recordable calls f, and returns what it cannot record as an error.
+// recordable calls f and returns an unrecordable panic as an error.
 func recordable(f func() error) (err error) {
 	defer func() {
 		switch p := recover().(type) {
@@ -100,7 +98,7 @@ func recordable(f func() error) (err error) {
 
 func (u *unrecordable) Error() string { return u.err.Error() }
 
-// abandon ends a capture that came to nothing, and frees what was made for it.
+// abandon ends a failed capture and frees its memory.
 func (r *recording) abandon() {
 	q := r.owner.queue
 	if q.record != nil {
@@ -113,7 +111,7 @@ func (r *recording) abandon() {
 	r.free()
 }
 
-// put keeps what each Replay fills, and returns where the device will have it.
+// put registers data that each Replay fills, and returns its address on the device.
 func (r *recording) put(size int, by func(host []byte)) unsafe.Pointer {
 	m := r.owner
 	room := (size + partAlign - 1) / partAlign * partAlign
@@ -141,7 +139,7 @@ func (f fill) of(slot int) []byte {
 	return f.page.slots[slot].host[f.begin : f.begin+f.size : f.begin+f.size]
 }
 
-// Replay enqueues the work once more, on what the host's memory holds now.
+// Replay enqueues the work once more, on the current contents of the host's memory.
 func (r *recording) Replay() {
 	const doing = "replaying"
 	q := r.owner.queue

@@ -75,7 +75,7 @@ type recurrent struct {
 	order     *staged        // the rows of every token; nil before the first Backward with ids
 	lengths   *staged        // of the rows; nil before the first Forward with lengths
 	tokensAt  unsafe.Pointer
-	rounded   unsafe.Pointer // act in bfloat16; nil until Backward's products share it
+	halves    layerHalves
 
 	ran     bool // Forward has, and Backward has not since
 	weights compute.RecurrentWeights
@@ -218,8 +218,9 @@ func (r *recurrent) inputSums(w compute.RecurrentWeights, in compute.RecurrentIn
 			int32(r.wide))
 		beta = 1
 	}
-	d.gemm.product(d.gemm.forward(), false, true, rows, r.wide, s.D, 1, at(in.X[t*s.B*s.D:]),
-		at(w.IH), beta, r.tape.act)
+	x := at(in.X[t*s.B*s.D:])
+	d.gemm.productOf(d.gemm.forward(), r.roundInput(x, at(w.IH)), false, true, rows, r.wide, s.D, 1,
+		x, at(w.IH), beta, r.tape.act)
 }
 
 // Backward overwrites the gradients; see compute.Recurrent. Each needs a Forward before it.
@@ -235,7 +236,7 @@ func (r *recurrent) Backward(dy []float32, dout compute.RecurrentState,
 	r.tape.dpeephole = at(dw.Peephole)
 	r.loop.backward(at(r.weights.HH), at(dy), gradients{at(dout.H), at(dout.C)},
 		gradients{at(dstate.H), at(dstate.C)}, r.tape)
-	r.gradients(dw, dx, r.shareGradient())
+	r.gradients(dw, dx, r.roundGradient())
 }
 
 // Close frees the workspace.
@@ -245,8 +246,8 @@ func (r *recurrent) Close() {
 		r.loop = nil
 	}
 	r.device.memory.release(r.memory)
-	r.device.memory.release(r.rounded)
-	r.memory, r.rounded, r.tape, r.biases = nil, nil, tape{}, nil
+	r.device.memory.release(r.halves.memory)
+	r.memory, r.halves, r.tape, r.biases = nil, layerHalves{}, tape{}, nil
 	for _, s := range []**staged{&r.tokens, &r.order, &r.lengths} {
 		if *s != nil {
 			(*s).close()

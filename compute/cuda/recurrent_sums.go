@@ -146,38 +146,59 @@ func sortTokens(starts, order, ids []int32) {
 	starts[0] = 0
 }
 
-// sharesGradient says whether the products of a dense layer's gradients share act in 16 bits.
-func sharesGradient(g *gemm, s compute.RecurrentShape) bool {
-	return g.sharesHalves(s.T*s.B, s.Cell.Gates()*s.H, s.D)
+// layerHalves are copies in bfloat16 of what several products of cuBLAS multiply: x: [T, B, D], w,
+// which is W_ih: [K*H, D], and act: [T, B, K*H]. They are nil until Forward's product shares them,
+// and where cuBLAS does not make all products.
+type layerHalves struct{ memory, x, w, act unsafe.Pointer }
+
+func (h *layerHalves) parts(s compute.RecurrentShape) []part {
+	rows, wide := s.T*s.B, s.Cell.Gates()*s.H
+	return []part{{&h.x, 2 * rows * s.D}, {&h.w, 2 * wide * s.D}, {&h.act, 2 * rows * wide}}
 }
 
-// shareGradient rounds act, the gradient of the sums, for all products that share it.
-func (r *recurrent) shareGradient() halves {
-	d, n := r.device, r.shape.T*r.shape.B*r.wide
-	if r.input.IDs != nil || !sharesGradient(&d.gemm, r.shape) {
+// sharesHalves says whether the products of a dense layer, but for the recurrence, share copies.
+func (r *recurrent) sharesHalves() bool {
+	s := r.shape
+	return !r.inference && r.device.gemm.sharesHalves(s.T*s.B, r.wide, s.D)
+}
+
+// roundInput rounds x and W_ih for this segment's products that share them.
+func (r *recurrent) roundInput(x, w unsafe.Pointer) halves {
+	if !r.sharesHalves() {
 		return halves{}
 	}
-	if r.rounded == nil {
-		r.rounded = d.memory.malloc(2 * n)
+	h, g, s := &r.halves, &r.device.gemm, r.shape
+	if h.memory == nil {
+		h.memory = r.device.memory.cut(h.parts(s))
 	}
-	d.gemm.round(operandBF16, r.tape.act, r.rounded, n)
-	return halves{a: r.rounded}
+	g.round(operandBF16, x, h.x, s.T*s.B*s.D)
+	g.round(operandBF16, w, h.w, r.wide*s.D)
+	return halves{h.x, h.w}
+}
+
+// roundGradient rounds act, the gradient of the sums, for the products that share it.
+func (r *recurrent) roundGradient() layerHalves {
+	if r.input.IDs != nil || !r.sharesHalves() {
+		return layerHalves{}
+	}
+	r.device.gemm.round(operandBF16, r.tape.act, r.halves.act, r.shape.T*r.shape.B*r.wide)
+	return r.halves
 }
 
 // gradients are those of the weights, the biases and, unless dx is nil, the input. It uses the tape
 // up.
-func (r *recurrent) gradients(dw compute.RecurrentWeights, dx []float32, copies halves) {
+func (r *recurrent) gradients(dw compute.RecurrentWeights, dx []float32, copies layerHalves) {
 	r.inputGradients(dw, copies)
 	if s, g := r.shape, &r.device.gemm; dx != nil {
-		g.productOf(g.backward(), copies, false, false, s.T*s.B, s.D, r.wide, 1, r.tape.act,
-			at(r.weights.IH), 0, at(dx))
+		g.productOf(g.backward(), halves{copies.act, copies.w}, false, false, s.T*s.B, s.D, r.wide,
+			1, r.tape.act, at(r.weights.IH), 0, at(dx))
 	}
 	r.hiddenGradient(dw.HH, copies)
 }
 
 // inputGradients are those of W_ih and of both biases, which are the sums of the rows of act, but
 // for GRU's b_hn: its are those of q.
-func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
+func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies layerHalves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	biases := summed{out: at(dw.BiasIH), also: at(dw.BiasHH), same: r.wide}
@@ -193,8 +214,8 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 	}
 	ids := r.input.IDs != nil
 	if !ids {
-		d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.D, rows, 1, r.tape.act,
-			at(r.input.X), 0, at(dw.IH))
+		d.gemm.productOf(d.gemm.backward(), halves{copies.act, copies.x}, true, false, r.wide, s.D,
+			rows, 1, r.tape.act, at(r.input.X), 0, at(dw.IH))
 	} else if r.tokenGradient(dw.IH, biases) {
 		return
 	}
@@ -207,18 +228,22 @@ func (r *recurrent) inputGradients(dw compute.RecurrentWeights, copies halves) {
 }
 
 // hiddenGradient is the product of the recurrent sums' gradients and what W_hh multiplied.
-func (r *recurrent) hiddenGradient(dhh []float32, copies halves) {
+func (r *recurrent) hiddenGradient(dhh []float32, copies layerHalves) {
 	s, d := r.shape, r.device
 	rows := s.T * s.B
 	if s.Cell.HiddenGates() == 0 {
 		return
 	}
-	if s.Cell == compute.GRU { // whose recurrent side has a gradient of its own for n
+	switch gru := s.Cell == compute.GRU; { // whose recurrent side has a gradient of its own for n
+	case gru && copies.act != nil:
+		d.queue.launch("layer_columns_bf16", d.queue.parted(rows, 1),
+			unsafe.Add(copies.act, 2*2*s.H), int32(r.wide), r.tape.q, int32(s.H), int32(rows),
+			int32(s.H))
+	case gru:
 		r.columns(behind(r.tape.act, 2*s.H), r.wide, r.tape.q, s.H, rows, s.H)
-		copies = halves{}
 	}
-	d.gemm.productOf(d.gemm.backward(), copies, true, false, r.wide, s.H, rows, 1, r.tape.act,
-		r.tape.h, 0, at(dhh))
+	d.gemm.productOf(d.gemm.backward(), halves{a: copies.act}, true, false, r.wide, s.H, rows, 1,
+		r.tape.act, r.tape.h, 0, at(dhh))
 	if s.Cell.ResetsBefore() { // whose W_hn multiplied r ⊙ h: its rows once more
 		n := r.wide - s.H
 		r.columns(r.tape.h, s.H, behind(r.tape.act, n), r.wide, rows, s.H)

@@ -447,20 +447,29 @@ func TestLayerMemory(t *testing.T) {
 	want("layers that did not fit")
 }
 
-// TestSharedGradient has products of cuBLAS share the gradient of the sums in 16 bits, and wants
-// what they give without.
-func TestSharedGradient(t *testing.T) {
+// TestSharedHalves has products of cuBLAS share their operands in 16 bits, and wants what they give
+// without.
+func TestSharedHalves(t *testing.T) {
 	d, random := newGPU(t, compute.BF16), rand.New(rand.NewPCG(41, 42))
 	s := compute.RecurrentShape{T: 2, B: 256, D: 512, H: 704}
 	for _, s.Cell = range []compute.Cell{compute.LSTM, compute.GRU} {
-		if !sharesGradient(&d.gemm, s) {
-			t.Skip("this test needs cuBLAS")
-		}
 		p := newRecurrentProblem(s, true, random)
 		m := newLayerMemory(d, p)
 		l := newRecurrent(d, s, false, newLoop)
+		if !l.sharesHalves() {
+			t.Skip("this test needs cuBLAS")
+		}
+		sums := func(shared bool) []float32 {
+			l.inference = !shared
+			l.inputSums(m.w, m.in, 0)
+			act := make([]float32, s.T*s.B*l.wide)
+			d.Download(act, floats(l.tape.act, len(act)))
+			return act
+		}
+		apart := sums(false)
+		wantSame(t, "the input's sums", sums(true), apart)
 		act, h := numbers(s.T*s.B*l.wide, 3), numbers(s.T*s.B*s.H, 5)
-		gradients := func(copies func() halves) []layerResult {
+		gradients := func(copies func() layerHalves) []layerResult {
 			d.Upload(floats(l.tape.act, len(act)), act)
 			d.Upload(floats(l.tape.h, len(h)), h)
 			if l.tape.q != nil {
@@ -470,7 +479,8 @@ func TestSharedGradient(t *testing.T) {
 			l.gradients(m.dw, m.dx, copies())
 			return m.read(m.backwards)
 		}
-		got, want := gradients(l.shareGradient), gradients(func() halves { return halves{} })
+		got := gradients(l.roundGradient)
+		want := gradients(func() layerHalves { return layerHalves{} })
 		for i := range want {
 			wantSame(t, want[i].name, got[i].values, want[i].values)
 		}

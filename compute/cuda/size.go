@@ -42,8 +42,8 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 			Shared: int64(4 * (n / tokenChunk) * wide)})
 	default:
 		size = size.And(d.gemm.size(d.gemm.forward(), rows, wide, s.D))
-		if !inference && sharesGradient(&d.gemm, s) {
-			size.Own += pages(2 * n * wide)
+		if r.sharesHalves() {
+			size.Own += pages(partsBytes(r.halves.parts(s)))
 		}
 	}
 	if ids && s.D <= 2*rows { // as gather has it

@@ -4,9 +4,9 @@ package cuda
 
 import "unsafe"
 
-// stage has fill fill host memory and enqueues its copy to the scratch, whose address it returns:
-// for what one kernel reads and no later call does. While recording, fill is kept, and each Replay
-// calls it again.
+// stage lets fill write to host memory and enqueues its copy to the scratch, whose address it
+// returns: for data that one kernel reads and no later call does. While recording, fill is kept,
+// and each Replay calls it again.
 func (f *ferry) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
 	q := f.memory.queue
 	if q.record != nil {
@@ -27,7 +27,7 @@ func (f *ferry) stage(bytes int, fill func(host []byte)) unsafe.Pointer {
 	return to
 }
 
-// int32s is host memory as what kernels read.
+// int32s views host memory as the kernels' type.
 func int32s(host []byte) []int32 {
 	return unsafe.Slice((*int32)(unsafe.Pointer(unsafe.SliceData(host))), len(host)/4)
 }

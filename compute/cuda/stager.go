@@ -12,9 +12,9 @@ import (
 
 var _ compute.Stager = (*Device)(nil)
 
-// aside is a second stream, on which copies to the host go while the first one computes. It is made
+// copyStream is a second stream for copies to the host while the first one computes. It is made
 // when it is first needed.
-type aside struct {
+type copyStream struct {
 	stream *driver.Stream
 	fork   *driver.Event            // where one stream waits for the other
 	events []*driver.Event          // of copies, all that were made
@@ -35,10 +35,10 @@ func (d *Device) AllocHost(n int) []float32 {
 	s := d.memory.newSlot(4 * n)
 	clear(s.host)
 	begin := unsafe.Pointer(unsafe.SliceData(s.host))
-	if d.queue.aside.hosts == nil {
-		d.queue.aside.hosts = map[unsafe.Pointer]*slot{}
+	if d.queue.copyStream.hosts == nil {
+		d.queue.copyStream.hosts = map[unsafe.Pointer]*slot{}
 	}
-	d.queue.aside.hosts[begin] = s
+	d.queue.copyStream.hosts[begin] = s
 	return unsafe.Slice((*float32)(begin), n)
 }
 
@@ -47,20 +47,20 @@ func (d *Device) FreeHost(x []float32) {
 	if len(x) == 0 {
 		return
 	}
-	s, ok := d.queue.aside.hosts[at(x)]
+	s, ok := d.queue.copyStream.hosts[at(x)]
 	if !ok {
 		panic(fmt.Sprintf("cuda: FreeHost of %d elements at %p, which AllocHost did not give",
 			len(x), at(x)))
 	}
-	delete(d.queue.aside.hosts, at(x))
+	delete(d.queue.copyStream.hosts, at(x))
 	d.queue.notRecording("FreeHost")
 	d.queue.finish("freeing host memory")
 	d.memory.closeSlot(s)
 }
 
-// pinned panics unless x is of AllocHost's memory: a copy of other memory would wait, or be of what
-// is no longer there.
-func (a *aside) pinned(what string, x []float32) {
+// pinned panics unless x is memory of AllocHost: a copy to other memory would wait, or might reach
+// memory that has been freed.
+func (a *copyStream) pinned(what string, x []float32) {
 	for begin, s := range a.hosts {
 		first := uintptr(at(x)) - uintptr(begin) // past any length where x begins before
 		if room := len(s.host) - 4*len(x); room >= 0 && first <= uintptr(room) {
@@ -70,15 +70,15 @@ func (a *aside) pinned(what string, x []float32) {
 	panic(fmt.Sprintf("cuda: %s with host memory at %p, which AllocHost did not give", what, at(x)))
 }
 
-// StartDownload enqueues a copy to pinned memory beside what the device is asked for next. In a
-// recording the copy is a branch of the graph, and to wait for it is to wait for the graph.
+// StartDownload enqueues a copy to pinned memory that runs beside later work. In a recording the
+// copy is a branch of the graph, and waiting for it is waiting for the graph.
 func (d *Device) StartDownload(dst, src []float32) (wait func()) {
 	compute.CheckSame("StartDownload", len(dst), len(src))
 	if len(src) == 0 {
 		return func() {}
 	}
-	const doing = "downloading aside"
-	q, a := &d.queue, &d.queue.aside
+	const doing = "downloading beside"
+	q, a := &d.queue, &d.queue.copyStream
 	a.pinned("StartDownload", dst)
 	a.start(q)
 	q.check(doing, a.fork.Record(q.stream))
@@ -104,13 +104,13 @@ func (d *Device) StartUpload(dst, src []float32) {
 	if len(src) == 0 {
 		return
 	}
-	d.queue.aside.pinned("StartUpload", src)
+	d.queue.copyStream.pinned("StartUpload", src)
 	d.queue.owed = true // src is not the host's before the next wait
-	d.queue.check("uploading aside", d.queue.stream.Upload(at(dst), bytesOf(src)))
+	d.queue.check("uploading beside", d.queue.stream.Upload(at(dst), bytesOf(src)))
 }
 
 // start makes the stream, if it is not there.
-func (a *aside) start(q *queue) {
+func (a *copyStream) start(q *queue) {
 	const doing = "making a stream for copies"
 	var err error
 	if a.stream == nil {
@@ -124,7 +124,7 @@ func (a *aside) start(q *queue) {
 }
 
 // event is an event that no copy has.
-func (a *aside) event(q *queue) *driver.Event {
+func (a *copyStream) event(q *queue) *driver.Event {
 	if n := len(a.idle); n > 0 {
 		e := a.idle[n-1]
 		a.idle = a.idle[:n-1]
@@ -136,9 +136,9 @@ func (a *aside) event(q *queue) *driver.Event {
 	return e
 }
 
-// join has what is enqueued next wait for all copies aside that were begun; while recording,
-// for those of the recording, of which it must be the end.
-func (a *aside) join(q *queue) {
+// join makes later work wait for all copies that were started. While recording, it waits for those
+// of the recording, and must be its last call.
+func (a *copyStream) join(q *queue) {
 	if a.fork == nil || q.record != nil && !a.copied {
 		return
 	}
@@ -148,7 +148,7 @@ func (a *aside) join(q *queue) {
 }
 
 // close gives the stream and its events back. No copy is under way.
-func (a *aside) close(q *queue) {
+func (a *copyStream) close(q *queue) {
 	for _, e := range append(a.events, a.fork) {
 		if e != nil {
 			q.check("closing", e.Close())
@@ -157,5 +157,5 @@ func (a *aside) close(q *queue) {
 	if a.stream != nil {
 		q.check("closing", a.stream.Close())
 	}
-	*a = aside{hosts: a.hosts} // which the memory's close frees
+	*a = copyStream{hosts: a.hosts} // which the memory's close frees
 }

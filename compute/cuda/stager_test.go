@@ -32,8 +32,8 @@ func TestCloseAside(t *testing.T) {
 	r.Replay()
 	a.StartDownload(host, x)
 	a.Close()
-	if a.queue.aside.stream != nil || a.queue.aside.fork != nil || len(a.queue.aside.events) > 0 {
-		t.Errorf("left over: %+v", a.queue.aside)
+	if s := a.queue.copyStream; s.stream != nil || s.fork != nil || len(s.events) > 0 {
+		t.Errorf("left over: %+v", s)
 	}
 	if tensors, workspaces := a.memory.made(); tensors != 0 || workspaces != 0 {
 		t.Errorf("left over: %d tensors and %d workspaces", tensors, workspaces)

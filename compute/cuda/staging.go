@@ -13,9 +13,9 @@ import (
 	"rondo/compute/cuda/driver"
 )
 
-// Upload and Download go through pinned memory, in parts: the device copies from and to it by
-// itself while the processor copies the part before. Of memory that is not pinned the driver would
-// make a copy of its own, and of Go's memory it must not keep an address after the call.
+// Upload and Download copy in parts through pinned memory. The device copies one part while the
+// processor copies the part before. The driver would copy other memory through a buffer of its own,
+// and must not keep an address of Go's memory after the call.
 const (
 	ferrySlots = 4
 	ferryBytes = 4 << 20
@@ -59,7 +59,7 @@ func (m *memory) closeSlot(s *slot) {
 	m.queue.check("freeing pinned memory", m.queue.context.FreeHost(s.host))
 }
 
-// mark says that the copy that was enqueued last is the slot's.
+// mark says that the slot's copy is the one that was enqueued last.
 func (s *slot) mark(q *queue, doing string) {
 	q.check(doing, s.copied.Record(q.stream))
 	s.busy = true
@@ -119,7 +119,7 @@ func (f *ferry) upload(to unsafe.Pointer, src []float32) {
 	}
 }
 
-// Download copies the GPU's memory to the host's. It waits for that, and what was enqueued before.
+// Download copies the GPU's memory to the host's. It waits for the copy and all earlier work.
 func (d *Device) Download(dst, src []float32) {
 	compute.CheckSame("Download", len(dst), len(src))
 	const doing = "downloading"
@@ -224,7 +224,7 @@ func (r *result) place() unsafe.Pointer {
 	return unsafe.Pointer(unsafe.SliceData(r.slot.host))
 }
 
-// read waits for the device, unless that has been done since, and returns what was written last.
+// read returns the value that was written last. It waits for the device, unless it has since.
 func (r *result) read() float64 {
 	r.owner.queue.collect("waiting for a result")
 	return math.Float64frombits(binary.LittleEndian.Uint64(r.slot.host))

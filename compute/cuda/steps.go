@@ -20,24 +20,24 @@ type steps struct {
 	compute.RecurrentShape
 	wide   int // K*H
 	memory unsafe.Pointer
-	// rec: [B, K*H], what W_hh gave a step; on the way back, where that differs from act, the
-	// gradient of it.
+	// rec: [B, K*H], the product of a step with W_hh. On the way back it is the product's gradient,
+	// if that differs from act.
 	rec unsafe.Pointer
 	// dh, dc: [B, H], the gradient of the state before a step, for the step before it.
 	dh, dc unsafe.Pointer
-	// dn and drh: [B, H], the gradients of n and of what W_hn multiplied, if that is not h.
+	// dn and drh: [B, H], the gradients of n and of W_hn's factor, if that is not h.
 	dn, drh unsafe.Pointer
 	held    held
 	ended   ended
 }
 
-// held is what steps has if it keeps W_hh in 16 bits through a segment, for cuBLAS, instead of
-// having every step's product round it. All of it is 16-bit, and nil otherwise.
+// held is a copy of W_hh in 16 bits for a whole segment, for cuBLAS. Without it every step's
+// product rounds W_hh. All of it is 16-bit; nil otherwise.
 type held struct {
 	hh unsafe.Pointer // [K*H, H]
-	// x is what a step multiplies with it: h, [B, H], or the gradient of rec, [B, K*H].
+	// x is W_hh's factor in a step: h, [B, H], or the gradient of rec, [B, K*H].
 	x unsafe.Pointer
-	// second is what W_hn multiplies, if not h: r ⊙ h, or the gradient of n; [B, H].
+	// second is W_hn's factor, if not h: r ⊙ h, or the gradient of n; [B, H].
 	second unsafe.Pointer
 }
 
@@ -45,9 +45,9 @@ const (
 	// cellBlock is the threads of a block of a step's kernel: few, so that a small step has blocks
 	// for many multiprocessors. kernels/cells.cu has the same.
 	cellBlock = 128
-	// heldSteps and heldWork, the least m*n*k of a step's product, are what makes rounding W_hh
-	// once worth its while. They are reasoned, not measured: rounding costs about what a step saves
-	// in reading half the bytes, and below heldWork a step's time is in its launches.
+	// Rounding W_hh once pays from heldSteps steps on, with products of at least heldWork m*n*k.
+	// Both are derived, not measured: rounding costs about as much as a step saves by reading half
+	// the bytes, and below heldWork a step's time is in its launches.
 	heldSteps = 4
 	heldWork  = 1 << 26
 )
@@ -61,7 +61,7 @@ func worthHolding(s compute.RecurrentShape) bool {
 	return s.T >= heldSteps && work >= heldWork
 }
 
-// makeSteps makes one that keeps W_hh in 16 bits if that is wanted and the products are of such.
+// makeSteps makes a steps. hold: it keeps W_hh in 16 bits, if the products have such operands.
 func makeSteps(d *Device, s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
 	l.memory = d.memory.cut(l.parts(inference, hold))
@@ -97,8 +97,8 @@ func (l *steps) rows() int {
 	return l.Cell.HiddenGates() * l.H
 }
 
-// tryHeld asks cuBLAS for every product that the steps will want of 16 bits, whatever is in them by
-// now: once a step has only 16 bits, it is too late to learn that there is no such product.
+// tryHeld asks cuBLAS for every product of 16 bits that the steps will need, on arbitrary contents.
+// Later a step has only the 16-bit copy and no other way to compute its product.
 func (l *steps) tryHeld(inference bool) bool {
 	g, h := &l.device.gemm, &l.held
 	try := func(o operands, transposed bool, n, k int, x, to unsafe.Pointer) bool {
@@ -119,7 +119,7 @@ func (l *steps) tryHeld(inference bool) bool {
 	return done
 }
 
-// heldProduct is times's product of what is held in 16 bits.
+// heldProduct is times's product with the 16-bit copy.
 func (l *steps) heldProduct(transposed bool, n, k int, x16 unsafe.Pointer, first int, beta float32,
 	c unsafe.Pointer) driver.Product {
 	return driver.Product{TransB: transposed, M: l.B, N: n, K: k, Alpha: 1, Beta: beta, A: x16,
@@ -160,9 +160,8 @@ func (l *steps) times(o operands, transposed bool, n, k int, x, x16, hh unsafe.P
 	}
 }
 
-// step runs a kernel over the units of a step. Its last parameters are B, H, whatever more it has,
-// what it rounds to, and whether a thread takes four units, for which all memory must be on 16-byte
-// boundaries.
+// step runs a kernel over the units of a step. Its last parameters are B, H, more, the type that it
+// rounds to, and whether a thread takes four units, which requires 16-byte alignment of all memory.
 func (l *steps) step(kernel string, o operands, memory []unsafe.Pointer, more ...any) {
 	fours, each := l.H%4 == 0, 1
 	args := make([]any, 0, len(memory)+len(more)+4)
@@ -273,9 +272,9 @@ func (l *steps) backward(hh, dy unsafe.Pointer, dout, dstate gradients, t tape) 
 	}
 }
 
-// backstep takes step's gates to the gradients of its sums. later is the gradient of the state
-// after it, but for dy; to.c receives that of the cell before it and, for cells whose h' has a part
-// of h, to.h the part of that of h that does not pass through W_hh.
+// backstep computes the gradients of step's sums from its gates. later is the gradient of the state
+// after the step, without dy. to.c receives the gradient of the cell before the step. For cells
+// whose h' has a part of h, to.h receives the part of h's gradient that does not pass through W_hh.
 func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, step int) {
 	now, after := l.at(t, step)
 	o, held := l.device.gemm.backward(), l.held
@@ -310,7 +309,7 @@ func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, ste
 // leak is the share of a leaky cell that does not learn it.
 func (l *steps) leak() float32 { return cmp.Or(l.Leak, compute.DefaultLeak) }
 
-// through gives dh, the gradient of the state before a step, what passes through W_hh.
+// through adds to dh, the gradient of the state before a step, the part that passes through W_hh.
 func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 	now, _ := l.at(t, step)
 	from, width, beta := now.act, l.rows(), float32(0)

@@ -16,9 +16,9 @@ import (
 	"rondo/compute/cuda/kernels"
 )
 
-// Variables for finding out why a GPU hangs. Patience is how long a wait for it lasts: a duration.
-// Spins bounds how often a persistent kernel looks for what another block writes, if Kernels names
-// a folder with a debug build: scripts/kernels.sh debug.
+// Environment variables for a GPU that hangs. Patience is the longest wait, a duration. Spins
+// bounds how often a persistent kernel looks for another block's data; it needs Kernels, a folder
+// with a debug build (scripts/kernels.sh debug).
 const (
 	patienceEnvironment = "RONDO_CUDA_PATIENCE"
 	spinsEnvironment    = "RONDO_CUDA_SPINS"
@@ -31,7 +31,7 @@ const (
 	mostPatience  = 24 * time.Hour
 )
 
-// readPatience is what the environment says of the patience.
+// readPatience reads the patience from the environment.
 func readPatience() (time.Duration, error) {
 	text := os.Getenv(patienceEnvironment)
 	if text == "" {
@@ -83,7 +83,7 @@ func (q *queue) withReport(err error) error {
 		"%d: %w", word(4)-1, word(5), word(0), word(7), word(6), err)
 }
 
-// otherKernels replaces the modules of which the folder that the environment names has a file.
+// otherKernels replaces the modules that have a file in the environment's folder of kernels.
 func otherKernels(all []kernels.Module) error {
 	folder := os.Getenv(kernelsEnvironment)
 	if folder == "" {

@@ -22,8 +22,8 @@ func newAttentionProblem(T, S, H, W int, lengths []int32, random *rand.Rand) *at
 		normal(random, T*B*W, 1)}
 }
 
-// attentionProblems are of all lengths from none to all steps, with widths around those of vectors;
-// one is long enough for several threads.
+// attentionProblems have lengths from none to all steps, and widths around those of vectors. One is
+// long enough for several threads.
 func attentionProblems(random *rand.Rand) []*attentionProblem {
 	var all []*attentionProblem
 	for _, s := range []struct{ T, S, B, H, W int }{{1, 1, 1, 1, 1}, {3, 2, 2, 5, 4},
@@ -73,7 +73,7 @@ func (p *attentionProblem) solve() map[string][]float64 {
 	return map[string][]float64{"weights": weights, "y": y, "dq": dq, "dk": dk, "dv": dv}
 }
 
-// run returns what a device computes.
+// run returns the device's results.
 func (p *attentionProblem) run(dev compute.Device) map[string][]float32 {
 	a := p.shape
 	a.Lengths = slices.Clone(a.Lengths)

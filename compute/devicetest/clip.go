@@ -8,13 +8,13 @@ import (
 	"rondo/compute"
 )
 
-// clipping is a case of a Clipper: a gradient of normal numbers by a size, of which one may be
-// another, and a loss.
+// clipping is a case of a Clipper: a gradient of normal numbers times a size, with one element
+// replaced in some cases, and a loss.
 type clipping struct {
 	size float64
 	odd  float32 // takes the place of an element, unless it is 0
 	by   compute.Clip
-	loss float64 // what is known of it, if by has a limit for it
+	loss float64 // the device's loss, if by has a limit for it
 }
 
 func clippings() map[string]clipping {
@@ -45,7 +45,7 @@ func clippings() map[string]clipping {
 	}
 }
 
-// expected is what becomes of g, and the norm, in the contract's arithmetic.
+// expected returns the limited g and the norm, in the contract's arithmetic.
 func (c clipping) expected(g []float32, loss float64) (norm float64, limited []float32) {
 	norm, limited = math.Sqrt(orderedSquares(g)), slices.Clone(g)
 	if c.by.LossLimit > 0 && !(math.Abs(loss) < c.by.LossLimit) {

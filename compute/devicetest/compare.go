@@ -12,21 +12,21 @@ import (
 type Bounds struct {
 	// Element bounds the error of every element, as a share of its tensor's largest value.
 	Element float64
-	// Share bounds what is no accident: the mean, over all problems of a test, of a tensor's
+	// Share bounds systematic errors: the mean, over all problems of a test, of a tensor's
 	// root-mean-square error as a share of its root-mean-square.
 	Share float64
 	// Loss bounds a loss's error as a share of 1 and itself.
 	Loss float64
 }
 
-// BoundsOf are those of a precision.
+// BoundsOf returns a precision's bounds.
 //
 // In fp32 they are float32's rounding over the longest sums here. In bf16 the oracle rounds the
-// same values but for float32's rounding, so that some fall to the other side of a boundary: such a
-// one is off by 2^-8 of itself, and so is what it decides. Measured on a CPU over up to 70 steps, a
-// share is at most 7e-5, but 9e-4 and more where an operand is not rounded. The gradients of fp16
-// are bf16's. In tf32 the oracle rounds to nearest, and a library may cut off: each operand is then
-// off by up to 2^-10 of itself, and always towards zero.
+// same values, without float32's rounding. So some values fall to the other side of a boundary:
+// such a value is off by 2^-8 of itself, and so are the results that depend on it. Measured on a
+// CPU over up to 70 steps, a share is at most 7e-5, but 9e-4 and more if an operand is not rounded.
+// The gradients of fp16 are bf16's. In tf32 the oracle rounds to nearest, and a library may
+// truncate: each operand is then off by up to 2^-10 of itself, and always towards zero.
 func BoundsOf(p compute.Precision) Bounds {
 	switch p {
 	case compute.BF16, compute.FP16:
@@ -47,7 +47,7 @@ type Comparison struct {
 // fewest is how many elements a tensor has whose error as a share counts.
 const fewest = 16
 
-// share is the sum of n errors as shares of what they are errors of.
+// share is the sum of n relative errors.
 type share struct {
 	sum float64
 	n   int

@@ -1,9 +1,9 @@
-// Package devicetest is what every compute.Device must pass: its contract, asked for through the
-// interface alone and held against an oracle in float64 that is written from the equations. It has
-// stand-ins, too, for kinds of devices that a test's machine may not have: one that records, and
-// one whose memory the host cannot touch.
+// Package devicetest is the test suite that every compute.Device must pass. It tests the contract
+// through the interface alone, against an oracle in float64 that is written from the equations. It
+// also has stand-ins for kinds of devices that a test's machine may lack: one that records, and one
+// whose memory the host cannot touch.
 //
-// It knows no device in particular and nothing of models. It may import compute.
+// It knows no particular device and no models. It may import compute.
 package devicetest
 
 import (
@@ -16,20 +16,20 @@ import (
 	"rondo/compute"
 )
 
-// Config says what device is tested, and on what besides the suite's own problems.
+// Config names the device to test, and further problems beside the suite's own.
 type Config struct {
 	// Open opens a new device, which the suite closes.
 	Open       func(t testing.TB, p compute.Precision) compute.Device
 	Precisions []compute.Precision
 	// Trials is how many random problems of each kind there are; 0: 10.
 	Trials int
-	// Seed is what random problems are drawn from. Bounds are relative to a tensor's largest
-	// element, so that now and then a seed has one which nearly cancels: each run has the same.
+	// Seed is the seed of random problems. Bounds are relative to a tensor's largest element, so a
+	// rare seed has one that nearly cancels; with a fixed seed every run is the same.
 	Seed uint64
 	// Layers and Outputs are shapes at which this device changes how it works.
 	Layers  []compute.RecurrentShape
 	Outputs []compute.OutputShape
-	// Endless says that a lack of memory ends the process, as Go's does, and is not to be tried.
+	// Endless: a lack of memory ends the process, as Go's does, and must not be tried.
 	Endless bool
 }
 
@@ -73,7 +73,7 @@ func tests() []test {
 	}
 }
 
-// rig is a device under test, with what tests do to it.
+// rig is a device under test, with helpers for tests.
 type rig struct {
 	*testing.T
 	Config
@@ -114,7 +114,7 @@ func get(dev compute.Device, x []float32) []float32 {
 	return host
 }
 
-// junk is device memory that holds NaN, for what a call must overwrite; nil when there is none.
+// junk is device memory full of NaN, for results that a call must overwrite; nil if n is 0.
 func junk(dev compute.Device, n int) []float32 {
 	if n == 0 {
 		return nil
@@ -152,7 +152,8 @@ func ids(random *rand.Rand, n, limit int) []int32 {
 	return x
 }
 
-// panics wants f to panic because of what, and not for a lack of memory or a device's failure.
+// panics expects f to panic for the reason what, and not for a lack of memory or a failure of the
+// device.
 func (r *rig) panics(what string, f func()) {
 	r.Helper()
 	defer func() {
@@ -178,7 +179,7 @@ type Result struct {
 	Values          []float32
 }
 
-// results collects what comes of a problem.
+// results collects the results of a problem.
 type results struct {
 	dev     compute.Device
 	problem string

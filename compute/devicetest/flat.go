@@ -9,8 +9,8 @@ import (
 	"rondo/compute"
 )
 
-// Elementwise runs what is no product, on vectors and rows long enough for several threads or
-// blocks, and returns all that comes of it.
+// Elementwise runs all operations but products, on vectors and rows long enough for several threads
+// or blocks, and returns their results.
 func Elementwise(dev compute.Device, random *rand.Rand) []Result {
 	var all []Result
 	for _, n := range []int{1, 33, 1000, 1<<17 + 77} {
@@ -116,8 +116,8 @@ func testRows(r *rig) {
 	}
 }
 
-// testDropout drops what compute.DropoutKeep does not keep, whatever lanes are beside and from
-// wherever in the segment it begins.
+// testDropout expects the mask of compute.DropoutKeep, whatever the other lanes, and from any step
+// of the segment on.
 func testDropout(r *rig) {
 	d := r.dev
 	for _, p := range []float32{0, 0.3, 0.5, 1} {
@@ -141,7 +141,7 @@ func testDropout(r *rig) {
 				}
 			}
 			lane := len(keys) * h // floats of a step
-			for b := range keys { // from the third step on, each lane by itself
+			for b := range keys { // from the third step on, each lane alone
 				var part, want []float32
 				for t := 2; t < steps; t++ {
 					part = append(part, host[t*lane+b*h:][:h]...)
@@ -155,7 +155,7 @@ func testDropout(r *rig) {
 	}
 }
 
-// updateOf is what the tests update with.
+// updateOf returns an update's arguments in these tests.
 func updateOf(o compute.Optimizer, step int64) compute.Update {
 	return compute.Update{Optimizer: o, Step: step, LR: 0.1, Momentum: 0.9, Beta1: 0.9,
 		Beta2: 0.999, Rho: 0.99, Epsilon: 1e-8, WeightDecay: 0.01}
@@ -199,8 +199,8 @@ func updated(u compute.Update, p, g, s1, s2 float64) (_, _, _ float64) {
 	return p - lr*m/(math.Sqrt(v)+eps), s1, s2
 }
 
-// testUpdate holds every optimizer against its definition over some updates, with a second moment
-// that is Held in the last. Its error is of the roundings of so many updates.
+// testUpdate compares every optimizer with its definition over some updates. The second moment is
+// Held in the last one. The bound covers the rounding of all updates.
 func testUpdate(r *rig) {
 	d := r.dev
 	for o := compute.SGD; o <= compute.Adagrad; o++ {

@@ -90,8 +90,8 @@ func testGemm(r *rig) {
 	compared.End()
 }
 
-// testGemmOverwrites wants what c held to be without effect when beta is zero, and without terms
-// c to be scaled.
+// testGemmOverwrites: with beta zero the contents of c have no effect, and without terms c is
+// scaled.
 func testGemmOverwrites(r *rig) {
 	d := r.dev
 	a, b, c := put(d, []float64{2, 3}), put(d, []float64{5, 7}), junk(d, 1)

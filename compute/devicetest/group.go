@@ -11,14 +11,14 @@ import (
 	"rondo/compute"
 )
 
-// The waits of the tests of groups: for what comes, and for what does not.
+// The waits of the tests of groups: for results that come, and for those that must not.
 const (
 	groupLimit  = time.Minute
 	groupAbsent = 300 * time.Millisecond
 )
 
-// Groups holds devices to the contract of compute.Group, which so many of them form. open opens one
-// for each rank, all different.
+// Groups tests the contract of compute.Group on world devices. open opens one for each rank, all
+// different.
 func Groups(t *testing.T, world int, open func(t testing.TB, rank int) compute.Grouper) {
 	devices := make([]compute.Grouper, world)
 	for rank := range devices {
@@ -72,7 +72,7 @@ func group(t *testing.T, devices []compute.Grouper) []compute.Group {
 	return groups
 }
 
-// testGroupSums sums, again and again, what each device has only just computed.
+// testGroupSums repeatedly sums values that each device has only just computed.
 func testGroupSums(t *testing.T, devices []compute.Grouper) {
 	groups := group(t, devices)
 	ctx, cancel := context.WithTimeout(t.Context(), groupLimit)

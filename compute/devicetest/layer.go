@@ -15,7 +15,7 @@ type layerProblem struct {
 	shape              compute.RecurrentShape
 	ih, hh             []float64
 	biasIH, biasHH     []float64
-	peephole           []float64 // nil but of cells that have it
+	peephole           []float64 // nil if the cell has none
 	ids                []int32
 	x                  []float64
 	h, c               []float64 // c is nil but of cells with two states
@@ -65,7 +65,7 @@ func (p *layerProblem) end(random *rand.Rand) *layerProblem {
 	return p
 }
 
-// ended says which rows have ended before step t.
+// ended reports which rows have ended before step t.
 func (p *layerProblem) ended(t int) []bool {
 	rows := make([]bool, p.shape.B)
 	for b, length := range p.lengths {
@@ -108,7 +108,7 @@ func layerProblems(random *rand.Rand, trials int,
 	return all
 }
 
-// solve runs the oracle. The names of what it returns are those of run.
+// solve runs the oracle. Its results have the names of run's.
 func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	s, t := p.shape, newTape(precision)
 	wide := s.Cell.Gates() * s.H
@@ -163,7 +163,7 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	return all
 }
 
-// cellWeights are what a step multiplies with: [K*H, H], and rows of K*H, of P*H and of H.
+// cellWeights are a step's weights: [K*H, H], and rows of K*H, of P*H and of H.
 type cellWeights struct{ hh, biasHH, peephole, leak *value }
 
 // cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
@@ -250,8 +250,8 @@ func (p *layerProblem) likeWeights(dev compute.Device) compute.RecurrentWeights 
 		Peephole: junk(dev, len(p.peephole))}
 }
 
-// run computes everything that a layer can: twice, the first time with all steps of every row, so
-// that the second is on a used workspace; once without what is optional; and forward alone, with
+// run computes all results of a layer. It runs twice, first with all steps of every row, so that
+// the second run is on a used workspace; once without optional arguments; and forward alone, with
 // the state in place.
 func (p *layerProblem) run(dev compute.Device) []Result {
 	a := p.arguments(dev)
@@ -297,13 +297,13 @@ func (p *layerProblem) run(dev compute.Device) []Result {
 	return c.all
 }
 
-// runTelling runs a layer that tells of its weights' gradients, if the device's do, and returns
-// what these are when they are told of. Whoever is told spoils them at once, as a sum over others
-// does, so that what comes later must not need them.
-func (p *layerProblem) runTelling(dev compute.Device) []Result {
+// runReporting runs a layer that reports finished gradients, if the device's layers do, and returns
+// the gradients as they were when reported. They are overwritten at once, as a sum over the ranks
+// would, so later work must not read them.
+func (p *layerProblem) runReporting(dev compute.Device) []Result {
 	layer := dev.NewRecurrent(p.shape, false)
 	defer layer.Close()
-	telling, ok := layer.(compute.Telling)
+	reporter, ok := layer.(compute.ProgressReporter)
 	if !ok {
 		return nil
 	}
@@ -326,7 +326,7 @@ func (p *layerProblem) runTelling(dev compute.Device) []Result {
 		dev.Scale(part, 3)
 	}
 	layer.Forward(a.w, a.in, a.state, y, out)
-	telling.BackwardTelling(a.dy, a.dout, dw, dx, dstate, func(count, rows int) {
+	reporter.BackwardReporting(a.dy, a.dout, dw, dx, dstate, func(count, rows int) {
 		for i := range count {
 			hear(i, len(tensors[i]))
 		}

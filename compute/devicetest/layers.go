@@ -6,13 +6,13 @@ import (
 	"rondo/compute"
 )
 
-// testLayers holds every cell against the oracle: values, all gradients, with and without what is
-// optional, and inference.
+// testLayers compares every cell with the oracle: values and all gradients, with and without
+// optional arguments, and inference.
 func testLayers(r *rig) {
 	compared := NewComparison(r, BoundsOf(r.precision))
 	for _, p := range layerProblems(r.random, r.Trials, r.Layers) {
 		want := p.solve(r.precision)
-		for _, got := range append(p.run(r.dev), p.runTelling(r.dev)...) {
+		for _, got := range append(p.run(r.dev), p.runReporting(r.dev)...) {
 			compared.Tensor(p.name, got.Tensor, got.Values, want[got.Tensor])
 		}
 	}
@@ -20,7 +20,7 @@ func testLayers(r *rig) {
 }
 
 // testSegments cuts a segment into two that carry the state, and into steps of inference with the
-// state in place, as in generating: what comes out is the whole's.
+// state in place, as in generation. The results must be those of the whole segment.
 func testSegments(r *rig) {
 	compared := NewComparison(r, BoundsOf(r.precision))
 	for _, cell := range compute.Cells() {
@@ -39,7 +39,7 @@ func testSegments(r *rig) {
 	compared.End()
 }
 
-// inParts runs forward over so many parts of the segment, one after the other.
+// inParts runs forward over the segment in parts parts, one after the other.
 func (p *layerProblem) inParts(dev compute.Device, parts int, inference bool, y []float32) {
 	s := p.shape
 	s.T /= parts
@@ -65,7 +65,7 @@ func (p *layerProblem) inParts(dev compute.Device, parts int, inference bool, y 
 	}
 }
 
-// testOrder wants Backward to have a Forward of its own before it.
+// testOrder expects a panic of a Backward without its own Forward before it.
 func testOrder(r *rig) {
 	for _, cell := range compute.Cells() {
 		s := compute.RecurrentShape{Cell: cell, T: 2, B: 2, D: 3, H: 4}
@@ -119,7 +119,7 @@ func finite(x []float32) bool {
 	return true
 }
 
-// testShapes wants what does not fit to panic, before anything is done.
+// testShapes expects wrong shapes to panic before any work.
 func testShapes(r *rig) {
 	d := r.dev
 	x := func(n int) []float32 { return d.Alloc(n) }

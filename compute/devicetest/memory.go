@@ -35,7 +35,7 @@ func testMemory(r *rig) {
 		d.Zero(x[first/2 : first])
 		clear(want[first/2 : first])
 		SameBits(r, "a part was uploaded, and another zeroed", get(d, x), want)
-		d.Free(x) // so that another may get what is not zeros
+		d.Free(x) // so that a later Alloc may reuse memory that is not zero
 	}
 	d.Free(d.Alloc(0))
 	d.Upload(d.Alloc(0), nil)

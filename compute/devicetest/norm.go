@@ -68,7 +68,7 @@ func (p *normProblem) solve() (results map[string][]float64, terms []float64) {
 	return map[string][]float64{"y": y, "stats": stats, "dx": dx, "dw": dw, "db": db}, terms
 }
 
-// run returns what a device computes, with y in x's memory and dx in dy's, or each in its own.
+// run returns the device's results, with y in x's memory and dx in dy's, or each in its own.
 func (p *normProblem) run(dev compute.Device, inPlace bool) map[string][]float32 {
 	n := compute.LayerNorm{X: put(dev, p.x), Weight: put(dev, p.w), Bias: put(dev, p.b),
 		Stats: junk(dev, 2*p.rows), Y: junk(dev, len(p.x))}

@@ -116,8 +116,8 @@ func testOutput(r *rig) {
 	compared.End()
 }
 
-// testMasked wants no loss and no gradient of rows without a target, not even where logits are
-// infinite: a row that counts beside them is all there is.
+// testMasked: rows without a target have no loss and no gradient, even if their logits are
+// infinite. Only the one row with a target counts.
 func testMasked(r *rig) {
 	const n, h, v = 35, 3, 300
 	host, two, targets := make([]float32, n*h), make([]float32, v*h), make([]int32, n)

@@ -20,7 +20,7 @@ type Protected struct {
 	next      int
 }
 
-// NewProtected makes one of a device, with memory for so many floats: all that is ever allocated.
+// NewProtected wraps a device. All its allocations together have at most floats floats.
 func NewProtected(t testing.TB, dev compute.Device, floats int) *Protected {
 	memory, err := syscall.Mmap(-1, 0, 4*floats, syscall.PROT_NONE,
 		syscall.MAP_ANON|syscall.MAP_PRIVATE)

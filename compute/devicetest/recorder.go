@@ -8,8 +8,8 @@ import (
 )
 
 // testRecorder replays steps with other tokens, targets and dropout masks in the same host memory,
-// after weights have changed: they are the steps that calls make, to the bit, whatever else the
-// device has done between.
+// after the weights have changed. The results have the bits of the calls themselves, whatever the
+// device did in between.
 func testRecorder(r *rig) {
 	d, ok := r.dev.(compute.Recorder)
 	if !ok {
@@ -59,7 +59,7 @@ func testAbandoned(r *rig, d compute.Recorder) {
 }
 
 func testReplay(r *rig, d compute.Recorder, called, replayed *stack) {
-	a, b := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(1, 2)) // what the two read
+	a, b := rand.New(rand.NewPCG(1, 2)), rand.New(rand.NewPCG(1, 2)) // the inputs of both
 	work := func(s *stack) {
 		s.step()
 		s.update(compute.Update{Optimizer: compute.SGD, LR: 0.5})
@@ -89,7 +89,7 @@ func testReplay(r *rig, d compute.Recorder, called, replayed *stack) {
 		work(called)
 		replayed.read(b)
 		recordings[step%2].Replay()
-		replayed.read(rand.New(rand.NewPCG(7, 7))) // what Replay has read is the caller's again
+		replayed.read(rand.New(rand.NewPCG(7, 7))) // its inputs are the caller's again
 		same("a step")
 		called.turn()
 		replayed.turn()

@@ -6,12 +6,12 @@ import (
 	"rondo/compute"
 )
 
-// Recorder is a stand-in for a device that records: another device, whose calls it keeps and makes
-// again. What may not be called while it records panics.
+// Recorder is a stand-in for a device that records. It wraps another device, keeps the calls and
+// repeats them. Calls that are not allowed while recording panic.
 type Recorder struct {
 	*Stager
 	script
-	// Fail, if set, is what Record fails with, after it has called f.
+	// Fail, if set, is Record's error, after it has called f.
 	Fail error
 	// Recorded, Replayed and Open count recordings that were made, replays, and recordings that
 	// have not been closed.
@@ -103,7 +103,7 @@ func (r *script) refuse(what string) {
 	}
 }
 
-// What makes, frees or reads back.
+// Calls that allocate, free or read back.
 
 // Alloc is compute.Device's.
 func (r *Recorder) Alloc(n int) []float32 { r.refuse("Alloc"); return r.Device.Alloc(n) }
@@ -141,9 +141,9 @@ func (r *Recorder) NewClipper() compute.Clipper {
 	return &recordedClipper{r.Stager.NewClipper(), r}
 }
 
-// What is work.
+// Calls that are work.
 
-// StartDownload may be recorded: what is waited for is then the last replay's.
+// StartDownload may be recorded: wait then waits for the last replay's copy.
 func (r *Recorder) StartDownload(dst, src []float32) (wait func()) {
 	var last func()
 	r.do(func() { last = r.Stager.StartDownload(dst, src) })

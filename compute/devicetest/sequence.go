@@ -83,14 +83,14 @@ func (p *copyProblem) run(dev compute.Device) []Result {
 	return []Result{{p.name, "dst", get(dev, dst.X)}}
 }
 
-// behind is a copy of x in device memory, so many floats behind an aligned address.
+// behind is a copy of x in device memory, offset floats behind an aligned address.
 func behind(dev compute.Device, x []float32, offset int) []float32 {
 	y := dev.Alloc(offset + len(x))[offset:]
 	dev.Upload(y, x)
 	return y
 }
 
-// testCopyRows wants the bits of what is copied or added, and all else of dst left as it was.
+// testCopyRows expects exact bits in the copied or added part, and the rest of dst unchanged.
 func testCopyRows(r *rig) {
 	for _, p := range copyProblems(r.random) {
 		SameBits(r, p.name, p.run(r.dev)[0].Values, p.solve())
@@ -121,8 +121,7 @@ func newPoolProblem(by compute.Pooling, steps, h int, lengths []int32,
 		normal(random, lanes*h, 1)}
 }
 
-// poolProblems are of all lengths from none to all steps, and one is long enough for several
-// threads.
+// poolProblems have lengths from none to all steps. One is long enough for several threads.
 func poolProblems(random *rand.Rand) []*poolProblem {
 	var all []*poolProblem
 	for _, by := range []compute.Pooling{compute.MeanPool, compute.MaxPool} {

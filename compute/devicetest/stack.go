@@ -22,7 +22,7 @@ type stack struct {
 	head              compute.Output
 	embedded, dembed  []float32              // [T, B, E]
 	y, dy             [][]float32            // of each layer, [T, B, H]
-	before, after     compute.RecurrentState // of each layer alike, as the trace has it
+	before, after     compute.RecurrentState // the same for each layer, as in the trace
 	ids, targets      []int32
 	keys              [][]uint64 // of the lanes, after each layer but the last
 	scale             float32
@@ -141,7 +141,7 @@ func (s *stack) drop(x []float32, l int) {
 	}
 }
 
-// forward computes what the output layer reads.
+// forward computes the output layer's input.
 func (s *stack) forward() []float32 {
 	in := compute.RecurrentInput{IDs: s.ids}
 	if s.E > 0 {
@@ -191,7 +191,7 @@ func (s *stack) update(u compute.Update) {
 	}
 }
 
-// turn has what a step leaves as its state be what the next one starts from.
+// turn makes a step's final state the next step's initial one.
 func (s *stack) turn() { s.before, s.after = s.after, s.before }
 
 // all is everything that a step computes, the loss first.
@@ -203,16 +203,16 @@ func (s *stack) all() []float32 {
 	return slices.Concat(got, get(s.dev, s.after.H), get(s.dev, s.after.C))
 }
 
-// testSlope walks along the gradient that a device computes: the loss must change by as much as the
-// gradient says, within what the kinks of rnn-relu bend it by and, where operands are rounded, what
-// rounding the weights moves it by.
+// testSlope walks along the gradient that a device computes. The loss must change as the gradient
+// predicts, within the bend of rnn-relu's kinks and, where operands are rounded, the effect of
+// rounding the weights.
 func testSlope(r *rig) {
 	tolerance, length := 3e-2, 4e-3
 	if r.precision != compute.FP32 {
 		tolerance, length = 5e-2, 5e-2
 	}
 	for _, cell := range compute.Cells() {
-		// The same on every run, lest a kink be just there.
+		// The same on every run, so that no run has a kink just there.
 		s := randomStack(r.dev, rand.New(rand.NewPCG(1, 2)), cell, 2, 9)
 		s.step()
 		norm := 0.0

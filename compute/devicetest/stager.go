@@ -6,8 +6,8 @@ import (
 	"rondo/compute"
 )
 
-// testStager copies beside other work: what is begun is of the work before it, is there once it was
-// waited for, and whatever is asked for next finds what was uploaded.
+// testStager copies beside other work. A copy has the results of earlier work, and is complete once
+// it was waited for. Later work sees the uploaded values.
 func testStager(r *rig) {
 	d, ok := r.dev.(compute.Stager)
 	if !ok {

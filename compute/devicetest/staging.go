@@ -7,8 +7,8 @@ import (
 	"rondo/compute"
 )
 
-// Stager is a stand-in for a device that copies beside its work: another device, on which nothing
-// that was begun is there before it was waited for.
+// Stager is a stand-in for a device that copies beside its work. It wraps another device; no copy
+// arrives before it is waited for.
 type Stager struct {
 	compute.Device
 	Hosts    int // host memory that has not been given back
@@ -16,7 +16,7 @@ type Stager struct {
 	uploaded []uploading
 }
 
-// uploading is what an upload has been begun from, and what it was then.
+// uploading is the source of an upload, and its contents at the start.
 type uploading struct{ src, was []float32 }
 
 // NewStager makes a stager of a device.
@@ -28,7 +28,7 @@ func (s *Stager) AllocHost(n int) []float32 { s.Hosts++; return make([]float32, 
 // FreeHost is compute.Stager's.
 func (s *Stager) FreeHost([]float32) { s.Hosts-- }
 
-// StartDownload fills dst with NaN until it is waited for, when src must be what it was.
+// StartDownload fills dst with NaN until it is waited for. src must not have changed by then.
 func (s *Stager) StartDownload(dst, src []float32) (wait func()) {
 	s.Started++
 	s.settle()
@@ -45,13 +45,13 @@ func (s *Stager) StartDownload(dst, src []float32) (wait func()) {
 	}
 }
 
-// StartUpload remembers what src was.
+// StartUpload records the contents of src.
 func (s *Stager) StartUpload(dst, src []float32) {
 	s.Device.Upload(dst, src)
 	s.uploaded = append(s.uploaded, uploading{src, slices.Clone(src)})
 }
 
-// settle panics where what is being uploaded has changed before anything was waited for.
+// settle panics if the source of an upload has changed before a wait.
 func (s *Stager) settle() {
 	for _, u := range s.uploaded {
 		if !sameBits(u.src, u.was) {

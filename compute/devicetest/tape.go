@@ -27,10 +27,10 @@ func (x *value) part(first, rows int) *value {
 	return &value{rows, x.cols, x.v[a:b], x.g[a:b]}
 }
 
-// tape computes in float64 and remembers how, so that it can walk back: reverse-mode automatic
-// differentiation. Each operation's derivative stands beside it; nobody derives a cell's.
+// tape computes in float64 and records the operations for reverse-mode automatic differentiation.
+// Each operation's derivative stands beside it, so no cell's derivative is written by hand.
 type tape struct {
-	forward, backward func(float64) float64 // what products' operands are rounded to
+	forward, backward func(float64) float64 // rounding of a product's operands
 	undo              []func()              // each adds to the gradients of its operation's inputs
 }
 
@@ -70,7 +70,7 @@ func (t *tape) product(x, w *value) *value {
 	return y
 }
 
-// pick is what one-hot rows pick from w: [m, k], y[i] = w[:, ids[i]].
+// pick is the product of one-hot rows with w: [m, k], y[i] = w[:, ids[i]].
 func (t *tape) pick(w *value, ids []int32) *value {
 	y := newValue(len(ids), w.rows)
 	each := func(f func(at, from int)) {
@@ -219,7 +219,7 @@ func rounded(x []float64, round func(float64) float64) []float64 {
 	return y
 }
 
-// rounding is what a precision does to the operands of a product; nil: nothing.
+// rounding returns a precision's rounding of a product's operands; nil: none.
 func rounding(p compute.Precision, forward bool) func(float64) float64 {
 	switch {
 	case p == compute.FP32:
@@ -232,8 +232,8 @@ func rounding(p compute.Precision, forward bool) func(float64) float64 {
 	return func(x float64) float64 { return roundTo(x, 8, -133, math.Inf(1)) }
 }
 
-// roundTo rounds to so many bits of significand, and to multiples of 2^least, to nearest, ties to
-// even. What is past the largest becomes infinite.
+// roundTo rounds to bits bits of significand, and to multiples of 2^least, to nearest, ties to
+// even. Values above the largest become infinite.
 func roundTo(x float64, bits, least int, largest float64) float64 {
 	if x == 0 || math.IsNaN(x) || math.IsInf(x, 0) {
 		return x

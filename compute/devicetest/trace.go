@@ -17,7 +17,7 @@ type tensor struct {
 	Data  []float32
 }
 
-// trace is what testdata/trace.py writes; its comment says what the fields are.
+// trace is the output of testdata/trace.py; its comment explains the fields.
 type trace struct {
 	Cell               string
 	Layers, T, B, V, H int
@@ -31,7 +31,7 @@ type trace struct {
 	}
 }
 
-// traceFloor is what an error is at least relative to: |got-want| / max(|want|, traceFloor).
+// traceFloor is the least value that an error is relative to: |got-want| / max(|want|, traceFloor).
 const traceFloor = 1e-3
 
 // traceBounds are the largest relative error of a loss and of a tensor's element in fp32. PyTorch
@@ -45,8 +45,8 @@ func traceBounds(p compute.Precision) (loss, tensor float64) {
 	return 3e-3, 3e-2
 }
 
-// testTraces holds loss, every gradient, ten SGD steps and the weights after them against PyTorch.
-// The traces lie beside the packages that run the suite.
+// testTraces compares loss, every gradient, ten SGD steps and the final weights with PyTorch's. The
+// traces lie beside the packages that run the suite.
 func testTraces(r *rig) {
 	files, err := filepath.Glob("../testdata/*.json")
 	if err != nil || len(files) != 22 {

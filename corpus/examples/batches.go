@@ -50,7 +50,7 @@ type Batches struct {
 
 	mu     sync.Mutex
 	kept   [2]window // the second is the last used
-	sorter []entry
+	sorter []sortKey
 }
 
 // window holds examples in the order of its segments and their lanes.
@@ -59,7 +59,8 @@ type window struct {
 	examples     []uint32 // empty: nothing
 }
 
-type entry struct {
+// sortKey orders the examples of a window by length.
+type sortKey struct {
 	length, targets int32
 	place, example  uint32
 }
@@ -199,10 +200,10 @@ func (b *Batches) window(epoch, index int64) *window {
 		if !b.sorted {
 			example = int64(order.At(uint64(example)))
 		}
-		b.sorter = append(b.sorter, entry{int32(b.set.Length(example)),
+		b.sorter = append(b.sorter, sortKey{int32(b.set.Length(example)),
 			int32(b.set.Targets(example)), uint32(place), uint32(example)})
 	}
-	slices.SortFunc(b.sorter, func(x, y entry) int {
+	slices.SortFunc(b.sorter, func(x, y sortKey) int {
 		return cmp.Or(cmp.Compare(x.length, y.length), cmp.Compare(x.targets, y.targets),
 			cmp.Compare(x.place, y.place))
 	})

@@ -1,7 +1,6 @@
 package examples
 
 import (
-	"archive/zip"
 	"bufio"
 	"bytes"
 	"context"
@@ -10,19 +9,13 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"rondo/corpus"
 )
 
-const (
-	maxLineBytes = 16 << 20
-	// maxUnzippedBytes bounds what a small archive can make of itself.
-	maxUnzippedBytes = 4 << 30
-)
+const maxLineBytes = 16 << 20
 
 // rows takes the examples that a parser finds. Its errors stop the parser, which names the line.
 type rows interface {
@@ -52,64 +45,22 @@ func formatsOf(source string, kind Kind) (formats, error) {
 	}
 	parse, ok := known[end]
 	if !ok {
-		return nil, &corpus.FormatError{Source: source, Reads: slices.Sorted(maps.Keys(known))}
+		return nil, &corpus.FormatError{Source: source, Reads: known.ends()}
 	}
 	return formats{end: parse}, nil
 }
 
-// String lists the ends.
-func (f formats) String() string { return strings.Join(slices.Sorted(maps.Keys(f)), ", ") }
+func (f formats) ends() []string { return slices.Sorted(maps.Keys(f)) }
 
 // parse reads a file that has one of the formats, or an archive of one.
 func (f formats) parse(ctx context.Context, source string, r io.Reader, to rows) error {
-	if corpus.Extension(source) == ".zip" {
-		return f.unzip(ctx, r, maxUnzippedBytes, to)
+	if corpus.Extension(source) != ".zip" {
+		return f[corpus.Extension(source)](ctx, r, to)
 	}
-	return f[corpus.Extension(source)](ctx, r, to)
-}
-
-// unzip parses the one file of an archive that has one of the formats, of at most limit bytes. r is
-// an io.ReaderAt and io.Seeker.
-func (f formats) unzip(ctx context.Context, r io.Reader, limit uint64, to rows) error {
-	at := r.(interface {
-		io.ReaderAt
-		io.Seeker
-	})
-	size, err := at.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	archive, err := zip.NewReader(at, size)
-	if err != nil {
-		return fmt.Errorf("%w: give a zip archive, or the file itself", err)
-	}
-	var names []string
-	var found *zip.File
-	for _, entry := range archive.File {
-		name := path.Base(entry.Name)
-		if !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "_") &&
-			f[corpus.Extension(name)] != nil && !entry.FileInfo().IsDir() {
-			names, found = append(names, entry.Name), entry
-		}
-	}
-	if len(names) != 1 {
-		return fmt.Errorf("the archive has %d files of %v (%s), not one: give the file itself",
-			len(names), f, few(names))
-	}
-	if found.UncompressedSize64 > limit {
-		return fmt.Errorf("%q has %d bytes, more than the %d that are unpacked from an archive: "+
-			"unpack it, and give the file", found.Name, found.UncompressedSize64, limit)
-	}
-	// The reader fails at the first byte beyond UncompressedSize64.
-	text, err := found.Open()
-	if err == nil {
-		defer text.Close()
-		err = f[corpus.Extension(found.Name)](ctx, text, to)
-	}
-	if err != nil {
-		return fmt.Errorf("%q: %w", found.Name, err)
-	}
-	return nil
+	return corpus.ReadZip(r, f.ends(), corpus.MaxUnzipped,
+		func(name string, content io.Reader) error {
+			return f[corpus.Extension(name)](ctx, content, to)
+		})
 }
 
 // eachLine calls use with every line of a text and its number, from 1. Lines are UTF-8 and end in
@@ -146,6 +97,18 @@ func eachLine(
 	return nil
 }
 
+// eachRow is eachLine for formats with an example in each line: an empty one is an error.
+func eachRow(
+	ctx context.Context, r io.Reader, use func(number int, line []byte) error,
+) error {
+	return eachLine(ctx, r, func(number int, line []byte) error {
+		if len(bytes.TrimSpace(line)) == 0 {
+			return errors.New("it is empty: remove it")
+		}
+		return use(number, line)
+	})
+}
+
 // give hands rows an example.
 func give(to rows, text, other []byte) error {
 	if err := to.text(text); err != nil {
@@ -159,7 +122,7 @@ func give(to rows, text, other []byte) error {
 
 func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
 	label, text := 0, 1
-	return eachLine(ctx, r, func(number int, line []byte) error {
+	return eachRow(ctx, r, func(number int, line []byte) error {
 		columns := bytes.Split(line, []byte("\t"))
 		if len(columns) != 2 {
 			return fmt.Errorf("2 columns expected, label TAB text; found %d", len(columns))
@@ -178,7 +141,7 @@ func labelledTSV(ctx context.Context, r io.Reader, to rows) error {
 // pairsTSV parses lines of these two columns.
 func pairsTSV(names string) parser {
 	return func(ctx context.Context, r io.Reader, to rows) error {
-		return eachLine(ctx, r, func(_ int, line []byte) error {
+		return eachRow(ctx, r, func(_ int, line []byte) error {
 			columns := bytes.SplitN(line, []byte("\t"), 3)
 			if len(columns) < 2 {
 				return fmt.Errorf("2 columns expected, %s; found 1", names)
@@ -189,7 +152,7 @@ func pairsTSV(names string) parser {
 }
 
 func labelledJSON(ctx context.Context, r io.Reader, to rows) error {
-	return eachLine(ctx, r, func(_ int, line []byte) error {
+	return eachRow(ctx, r, func(_ int, line []byte) error {
 		var object map[string]json.RawMessage
 		if err := json.Unmarshal(line, &object); err != nil {
 			return fmt.Errorf("not a JSON object: %w", err)

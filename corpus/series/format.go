@@ -1,18 +1,17 @@
 package series
 
 import (
-	"archive/zip"
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/csv"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
-	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,23 +19,30 @@ import (
 )
 
 const (
-	maxZipBytes    = 1 << 30 // of an archive, and of its file
+	maxZipped      = 1 << 30 // bytes of an archive's file
 	maxHeaderBytes = 1 << 16 // of a NumPy file
 )
 
 type parser func(ctx context.Context, r io.Reader, to *Series) error
 
+// formats are the parsers, by the ends of files' names.
+func formats() map[string]parser {
+	return map[string]parser{".csv": readCSV, ".npy": readNumPy}
+}
+
+func ends() []string { return slices.Sorted(maps.Keys(formats())) }
+
 // parserOf chooses the parser by the end of the name.
 func parserOf(source string) (parser, error) {
-	switch corpus.Extension(source) {
-	case ".csv":
-		return readCSV, nil
-	case ".npy":
-		return readNumPy, nil
-	case ".zip":
+	end := corpus.Extension(source)
+	if end == ".zip" {
 		return unzip, nil
 	}
-	return nil, &corpus.FormatError{Source: source, Reads: []string{".csv", ".npy"}}
+	parse, known := formats()[end]
+	if !known {
+		return nil, &corpus.FormatError{Source: source, Reads: ends()}
+	}
+	return parse, nil
 }
 
 // readCSV reads lines of numbers. The first line has names if one of its fields is not a number.
@@ -192,38 +198,9 @@ func numPyHeader(in io.Reader) (size, rows, columns int, err error) {
 	return size, rows, columns, err
 }
 
-// unzip reads the one .csv or .npy file of an archive.
+// unzip reads the one file of an archive that has one of the formats.
 func unzip(ctx context.Context, r io.Reader, to *Series) error {
-	packed, err := io.ReadAll(io.LimitReader(r, maxZipBytes+1))
-	if err != nil {
-		return err
-	}
-	archive, err := zip.NewReader(bytes.NewReader(packed), int64(len(packed)))
-	if err != nil || len(packed) > maxZipBytes {
-		return errors.New("give a zip archive of less than 1 GiB, or the file itself")
-	}
-	var found []*zip.File
-	for _, entry := range archive.File {
-		end := strings.ToLower(path.Ext(entry.Name))
-		if (end == ".csv" || end == ".npy") && !strings.HasPrefix(path.Base(entry.Name), ".") {
-			found = append(found, entry)
-		}
-	}
-	if len(found) != 1 || found[0].UncompressedSize64 > maxZipBytes {
-		return fmt.Errorf("the archive has %d files of .csv or .npy, and one of less than 1 GiB "+
-			"is needed: give the file itself", len(found))
-	}
-	parse, err := parserOf(found[0].Name)
-	if err != nil {
-		return err
-	}
-	text, err := found[0].Open()
-	if err != nil {
-		return fmt.Errorf("%s: %w", found[0].Name, err)
-	}
-	defer text.Close()
-	if err := parse(ctx, text, to); err != nil {
-		return fmt.Errorf("%s: %w", found[0].Name, err)
-	}
-	return nil
+	return corpus.ReadZip(r, ends(), maxZipped, func(name string, content io.Reader) error {
+		return formats()[corpus.Extension(name)](ctx, content, to)
+	})
 }

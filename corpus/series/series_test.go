@@ -104,7 +104,7 @@ func TestOpenErrors(t *testing.T) {
 			`row 1: column "1" is NaN`},
 		"huge":     {"a.npy", string(numPy("<f4", "(9999999999, 2)", []float32{})), "more than"},
 		"two":      {"a.zip", string(zipped("1\n", "a.csv", "b.csv")), "has 2 files"},
-		"in a zip": {"a.zip", string(zipped("1\nx\n", "a.csv")), "a.csv: line 2: "},
+		"in a zip": {"a.zip", string(zipped("1\nx\n", "a.csv")), `"a.csv": line 2: `},
 		"no zip":   {"a.zip", "1\n", "give a zip archive"},
 	} {
 		path := write(t, c.file, []byte(c.content))

@@ -53,7 +53,15 @@ const gatewayObjects = `
 apiVersion: v1
 kind: Secret
 metadata: {name: rondo-s3}
-stringData: {AWS_ACCESS_KEY_ID: tester, AWS_SECRET_ACCESS_KEY: a-secret, AWS_REGION: us-east-1}
+stringData:
+  AWS_ACCESS_KEY_ID: tester
+  AWS_SECRET_ACCESS_KEY: a-secret
+  AWS_REGION: us-east-1
+  credentials: |
+    [default]
+    aws_access_key_id = tester
+    aws_secret_access_key = a-secret
+    region = us-east-1
 ---
 apiVersion: v1
 kind: Service

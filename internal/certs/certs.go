@@ -151,7 +151,7 @@ func (i *Identity) remedy() string {
 	return "; rondo certs --job " + i.job + " makes one"
 }
 
-// process returns what the certificate says of this process.
+// process returns this process's identity from its certificate.
 func (i *Identity) process() Process {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -2,17 +2,11 @@ package certs
 
 import (
 	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -23,13 +17,6 @@ import (
 // AuthorityKeyFile is an authority's private key beside its certificate. It stays on the machine
 // that issues certificates.
 const AuthorityKeyFile = "ca.key"
-
-// How long certificates are valid. Clocks may differ by skew.
-const (
-	authorityLife = 365 * 24 * time.Hour
-	leafLife      = 90 * 24 * time.Hour
-	skew          = 5 * time.Minute
-)
 
 // The job and the namespace of an Order that names none.
 const (
@@ -65,18 +52,15 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if err != nil {
 		return until, err
 	}
-	until = now.Add(leafLife)
-	if by.cert.NotAfter.Before(until) {
-		until = by.cert.NotAfter
-	}
+	until = by.until(now)
 	for _, p := range processes {
-		leaf := leaf(p.User(), now, until)
-		leaf.URIs = []*url.URL{p.uri()}
-		if err := by.issue(jobFolder(tree, p.Job, p.Role), leaf); err != nil {
+		leaf := Leaf{Common: p.User(), Hosts: []string{Name}, URIs: []*url.URL{p.uri()}}
+		if err := by.issue(jobFolder(tree, p.Job, p.Role), leaf, now); err != nil {
 			return until, err
 		}
 	}
-	err = by.issue(filepath.Join(tree, EtcdFolder), served(leaf(EtcdRoot, now, until), order.Hosts))
+	hosts := append([]string{Name, "localhost", "127.0.0.1", "::1"}, order.Hosts...)
+	err = by.issue(filepath.Join(tree, EtcdFolder), Leaf{Common: EtcdRoot, Hosts: hosts}, now)
 	if err != nil {
 		return until, err
 	}
@@ -84,10 +68,10 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if by, err = openAuthority(peers, now); err != nil {
 		return until, err
 	}
-	if by.cert.NotAfter.Before(until) {
-		until = by.cert.NotAfter
+	if sooner := by.until(now); sooner.Before(until) {
+		until = sooner
 	}
-	return until, by.issue(peers, served(leaf("etcd peer", now, until), order.Hosts))
+	return until, by.issue(peers, Leaf{Common: "etcd peer", Hosts: hosts}, now)
 }
 
 // processes returns the processes that get certificates: those of the order and of the tree, all in
@@ -156,55 +140,23 @@ func namespaceOf(tree, job string) (string, error) {
 	return "", nil
 }
 
-// leaf returns a certificate without its names, but for Name, to be signed.
-func leaf(common string, now, until time.Time) *x509.Certificate {
-	return &x509.Certificate{Subject: pkix.Name{CommonName: common}, NotBefore: now.Add(-skew),
-		NotAfter: until, KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{Name},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-}
-
-// served adds the names and addresses under which a server is reached to its certificate.
-func served(leaf *x509.Certificate, hosts []string) *x509.Certificate {
-	leaf.DNSNames = append(leaf.DNSNames, "localhost")
-	leaf.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
-	for _, host := range hosts {
-		if ip := net.ParseIP(host); ip != nil {
-			leaf.IPAddresses = append(leaf.IPAddresses, ip)
-		} else if host != "" && !slices.Contains(leaf.DNSNames, host) {
-			leaf.DNSNames = append(leaf.DNSNames, host)
-		}
-	}
-	return leaf
-}
-
-// authority signs certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte // of the authority's file, which may hold others
-}
-
-// issue signs a certificate and writes it to a folder, with its key and the authority.
-func (a *authority) issue(dir string, leaf *x509.Certificate) error {
+// issue writes a new certificate to a folder, with its key and the authority.
+func (a *Authority) issue(dir string, leaf Leaf, now time.Time) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	own, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	der, err := sign(leaf, a.cert, own, a.key)
+	pair, err := a.Sign(leaf, now)
 	if err != nil {
 		return err
 	}
 	if err := writeFile(filepath.Join(dir, TrustFile), a.pem); err != nil {
 		return err
 	}
-	return writePair(dir, CertFile, der, KeyFile, own)
+	return pair.write(dir, CertFile, KeyFile)
 }
 
 // openAuthority returns the folder's authority, and makes one if there is none.
-func openAuthority(dir string, now time.Time) (*authority, error) {
+func openAuthority(dir string, now time.Time) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -212,80 +164,33 @@ func openAuthority(dir string, now time.Time) (*authority, error) {
 	text, err := os.ReadFile(certFile)
 	private, keyErr := os.ReadFile(keyFile)
 	if errors.Is(err, fs.ErrNotExist) && errors.Is(keyErr, fs.ErrNotExist) {
-		return newAuthority(dir, now)
+		pair, err := NewAuthority(now)
+		if err != nil {
+			return nil, err
+		}
+		if err := pair.write(dir, TrustFile, AuthorityKeyFile); err != nil {
+			return nil, err
+		}
+		return ParseAuthority(pair, now)
 	}
 	if err != nil || keyErr != nil {
 		return nil, fmt.Errorf("%w: both files of an authority are needed, or none",
 			errors.Join(err, keyErr))
 	}
-	certBlock, _ := pem.Decode(text)
-	keyBlock, _ := pem.Decode(private)
-	if certBlock == nil || keyBlock == nil {
-		return nil, fmt.Errorf("%s and %s are not an authority's certificate and key", certFile,
-			keyFile)
-	}
-	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	a, err := ParseAuthority(Pair{Cert: text, Key: private}, now)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", certFile, err)
+		return nil, fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
 	}
-	parsed, err := x509.ParsePKCS8PrivateKey(keyBlock.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", keyFile, err)
-	}
-	key, ok := parsed.(*ecdsa.PrivateKey)
-	switch {
-	case !ok || !key.PublicKey.Equal(cert.PublicKey) || !cert.IsCA:
-		return nil, fmt.Errorf("%s is not the key of the first authority in %s", keyFile, certFile)
-	case now.After(cert.NotAfter):
-		return nil, fmt.Errorf("the authority in %s was valid until %s: remove it and %s, "+
-			"and give all processes the new files", certFile, cert.NotAfter.Format(time.RFC3339),
-			keyFile)
-	}
-	return &authority{cert: cert, key: key, pem: text}, nil
+	return a, nil
 }
 
-func newAuthority(dir string, now time.Time) (*authority, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: "rondo authority"}, IsCA: true,
-		BasicConstraintsValid: true, MaxPathLenZero: true, NotBefore: now.Add(-skew),
-		NotAfter: now.Add(authorityLife), KeyUsage: x509.KeyUsageCertSign}
-	der, err := sign(template, template, key, key)
-	if err != nil {
-		return nil, err
-	}
-	if err := writePair(dir, TrustFile, der, AuthorityKeyFile, key); err != nil {
-		return nil, err
-	}
-	return openAuthority(dir, now)
-}
-
-// sign returns a certificate of a key, signed by its parent's.
-func sign(
-	template, parent *x509.Certificate, of, by *ecdsa.PrivateKey,
-) (der []byte, err error) {
-	if template.SerialNumber, err = rand.Int(rand.Reader, big.NewInt(1<<62)); err != nil {
-		return nil, err
-	}
-	return x509.CreateCertificate(rand.Reader, template, parent, of.Public(), by)
-}
-
-// writePair writes a certificate and its key. A process that reads between the two keeps what it
-// has: the two do not fit.
-func writePair(dir, certFile string, der []byte, keyFile string, key *ecdsa.PrivateKey) error {
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
+// write writes a certificate and its key. A process that reads between the two keeps what it has:
+// the two do not fit.
+func (p Pair) write(dir, certFile, keyFile string) error {
+	if err := writeFile(filepath.Join(dir, keyFile), p.Key); err != nil {
 		return err
 	}
-	err = writeFile(filepath.Join(dir, keyFile),
-		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
-	if err != nil {
-		return err
-	}
-	return writeFile(filepath.Join(dir, certFile),
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return writeFile(filepath.Join(dir, certFile), p.Cert)
 }
 
 // writeFile replaces a file at once.

@@ -16,15 +16,15 @@ import (
 
 const module = "rondo"
 
-// A room is a package, or with "/..." also all those below it, and what it may import.
+// A room is a package, with "/..." and all packages below it, and the imports that it may have.
 type room struct {
 	path    string
 	imports string // of ours; "*" is anything but the rooms that nobody may import
-	tests   string // of ours, what its tests may import besides; "*" as above
+	tests   string // further imports of its tests, of ours; "*" as above
 	never   string // of others, with all below those that have a domain; tests are free
 }
 
-// What rooms may not import of others.
+// Packages of others that some rooms may not import.
 const (
 	network = "net net/http net/rpc google.golang.org/grpc go.etcd.io"
 	graphs  = "gorgonia.org/gorgonia gorgonia.org/tensor"
@@ -34,16 +34,16 @@ const (
 	kubernetes = "k8s.io"
 )
 
-// processes are what each process of a job may import.
+// processes are the imports of every process of a job.
 const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs " +
 	"internal/connlimit internal/health job/jobspec proto/rondo/v1 telemetry"
 
-// rooms is the architecture: the packages of the module, each with what it may import. cmd wires
-// everything; nothing but cmd knows mathematics, floats on the wire and membership at once.
+// rooms is the architecture: the packages of the module, each with the imports that it may have.
+// Only cmd and worker know mathematics, floats on the wire and membership at once.
 func rooms() []room { return slices.Concat(processRooms(), otherRooms(), outerRooms()) }
 
-// processRooms are the commands, the processes that they run, what a job means to them, and what
-// they share.
+// processRooms are the commands, the processes that they run, the meaning of a job to them, and
+// their shared parts.
 func processRooms() []room {
 	return []room{
 		{path: "cmd/...", imports: "*"},
@@ -65,9 +65,11 @@ func processRooms() []room {
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
 			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
 			"task/lm task/mlp task/ngram task/regress task/reservoir task/tag task/translate " +
-			"telemetry train",
+			"telemetry train train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
+		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
+			"proto/rondo/v1", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec",
 			imports: "compute corpus/location proto/rondo/v1 rehearsal task",
 			never:   network + " " + graphs},
@@ -91,7 +93,7 @@ func processRooms() []room {
 
 func otherRooms() []room {
 	return []room{
-		// What processes say to each other.
+		// The messages between processes.
 		{path: "proto/rondo/v1"},
 
 		// Text and arithmetic.
@@ -119,7 +121,10 @@ func otherRooms() []room {
 			never: network + " " + storage},
 		{path: "train/agree", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
-		{path: "train", imports: "compute train/agree",
+		{path: "train/exact", never: network + " " + graphs},
+		{path: "train/optim", imports: "compute", tests: "compute/cpu",
+			never: network + " " + graphs},
+		{path: "train", imports: "compute train/agree train/exact train/optim",
 			tests: "compute/cpu compute/devicetest model allreduce/compress sum sum/sharded",
 			never: network + " " + graphs},
 		{path: "sum/sharded", imports: "compute sum train/agree", tests: "compute/cpu",
@@ -195,7 +200,7 @@ func otherRooms() []room {
 			tests: "cluster cluster/etcdstore internal/certs/certstest internal/port",
 			never: graphs},
 
-		// What lasts, and what is shown.
+		// Storage, and the views of a job.
 		{path: "checkpoint/bucket", never: graphs},
 		{path: "checkpoint", never: network + " " + graphs},
 		{path: "telemetry", imports: "internal/printable", never: network + " " + graphs},
@@ -211,21 +216,21 @@ func otherRooms() []room {
 
 func outerRooms() []room {
 	return []room{
-		// Kubernetes: files that are applied to a cluster, who packs the image, and its API.
-		{path: "k8s/kube", imports: "corpus/location internal/app job job/jobspec k8s " +
-			"proto/rondo/v1 task telemetry",
+		// Kubernetes: manifests, the image, and the cluster's API.
+		{path: "k8s/kube", imports: "corpus/location internal/app internal/certs job " +
+			"job/jobspec k8s proto/rondo/v1 task telemetry",
 			tests: "coordinator internal/port",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},
 		{path: "k8s/image", never: network + " " + graphs},
 
-		// What looks at the whole.
+		// Tests and benchmarks of the whole.
 		{path: "integration/...", imports: "*", tests: "*"},
 		{path: "bench/...", imports: "*", tests: "*"},
 	}
 }
 
-// nobodyImports says whether a room looks at the whole, and so is imported by none.
+// nobodyImports reports whether a room looks at the whole, and so is imported by none.
 func nobodyImports(path string) bool {
 	return within(path, "integration") || path == "internal/tidy"
 }
@@ -287,12 +292,12 @@ func goList(t *testing.T, environment []string, arguments ...string) []byte {
 	return output
 }
 
-// within says whether path is the folder or lies below it.
+// within reports whether path is the folder or lies below it.
 func within(path, folder string) bool {
 	return path == folder || strings.HasPrefix(path, folder+"/")
 }
 
-// covers says whether pattern, a path or a path with "/...", covers path.
+// covers reports whether pattern, a path or a path with "/...", covers path.
 func covers(pattern, path string) bool {
 	if folder, below := strings.CutSuffix(pattern, "/..."); below {
 		return within(path, folder)
@@ -300,14 +305,14 @@ func covers(pattern, path string) bool {
 	return pattern == path
 }
 
-// allows says whether the words of allowed let a package import ours at path.
+// allows reports whether the words of allowed let a package import ours at path.
 func allows(allowed, path string) bool {
 	return slices.ContainsFunc(strings.Fields(allowed), func(word string) bool {
 		return word == "*" || covers(word, path)
 	})
 }
 
-// banned says whether the words of never forbid an import of others. A word with a domain stands
+// banned reports whether the words of never forbid an import of others. A word with a domain stands
 // for all packages below it too; one of the standard library only for itself.
 func banned(never, path string) bool {
 	return slices.ContainsFunc(strings.Fields(never), func(word string) bool {
@@ -315,7 +320,7 @@ func banned(never, path string) bool {
 	})
 }
 
-// importProblems says what is wrong with a package's imports by the table.
+// importProblems returns the imports of a package that the table forbids.
 func importProblems(table []room, p listed) []string {
 	ours := func(path string) (string, bool) { return strings.CutPrefix(path, module+"/") }
 	path, ok := ours(p.ImportPath)
@@ -364,7 +369,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// What the table of rooms refuses, on packages that are not there.
+// The table refuses wrong imports, here of packages that do not exist.
 func TestImportProblems(t *testing.T) {
 	table := []room{
 		{path: "a", imports: "b", tests: "c", never: "os example.com/x"},
@@ -396,8 +401,8 @@ func TestImportProblems(t *testing.T) {
 	}
 }
 
-// Worker and coordinator run by the hundred and in small images: what only `rondo` needs must not
-// be in them.
+// Workers and coordinators run by the hundred and in small images, so they must not link packages
+// that only `rondo` needs.
 func TestLeanCommands(t *testing.T) {
 	const heavy = "go.etcd.io/etcd/server k8s.io/client-go k8s.io/api k8s.io/apimachinery"
 	for _, command := range []string{"./cmd/worker", "./cmd/coordinator"} {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// packageCommentProblems says which packages lack a comment that starts as Go's tools expect.
+// packageCommentProblems lists packages without a comment that starts as Go's tools expect.
 func packageCommentProblems(files []goSource) []string {
 	documented := map[string]bool{}
 	for _, f := range files {
@@ -73,8 +73,8 @@ func crowded() map[string]string {
 		"compute/cpu.native": "one method for each kernel in C, and some in tests"}
 }
 
-// methodProblems says which types have too many methods. A method that several builds declare
-// counts once.
+// methodProblems lists types with too many methods. A method that several builds declare counts
+// once.
 func methodProblems(files []goSource) []string {
 	methods := map[string]map[string]bool{} // by folder and type
 	for _, f := range files {
@@ -129,7 +129,8 @@ func TestMethodProblems(t *testing.T) {
 	check(t, "another package", methodProblems([]goSource{fits, other}), "")
 }
 
-// impure are what cluster's decisions must not do: they depend on their arguments alone.
+// impure lists the goroutines and clocks in a file of cluster, whose decisions must depend on their
+// arguments alone.
 func impure(f goSource) []string {
 	var problems []string
 	complain := func(n ast.Node, what string) {

@@ -29,7 +29,7 @@ func unbreakable(line string) bool {
 	return strings.Contains(line, "://") || strings.Contains(line, `:"`) && strings.Contains(line, "`")
 }
 
-// sizeProblems says which lines are too long, and whether the file is.
+// sizeProblems lists lines that are too long, and the file if it is.
 func sizeProblems(f source) []string {
 	var problems []string
 	for i, line := range f.lines() {
@@ -111,7 +111,7 @@ func forbidden() map[string]*regexp.Regexp {
 	}
 }
 
-// wordProblems says where a file has what none may have.
+// wordProblems lists the forbidden words of a file.
 func wordProblems(forbidden map[string]*regexp.Regexp, f source) []string {
 	var problems []string
 	for i, line := range f.lines() {

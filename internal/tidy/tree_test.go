@@ -49,7 +49,8 @@ func root(t *testing.T) string {
 	return folder
 }
 
-// tree returns the text files of the project: not what git, builds and runs make, nor testdata.
+// tree returns the text files of the project, without testdata and the files that git, builds and
+// runs make.
 func tree(t *testing.T) []source {
 	t.Helper()
 	made := []string{".git", "bin", "dist", "checkpoints", "testdata", ".venv"}
@@ -78,7 +79,7 @@ func tree(t *testing.T) []source {
 	return files
 }
 
-// isText says whether a file is one that people write, by its name.
+// isText reports whether a file is one that people write, by its name.
 func isText(name string) bool {
 	switch path.Ext(name) {
 	case ".go", ".c", ".h", ".s", ".S", ".cu", ".cuh", ".sh", ".py", ".proto", ".md", ".yaml",
@@ -88,7 +89,7 @@ func isText(name string) bool {
 	return slices.Contains([]string{"Makefile", "Dockerfile", "LICENSE", "run", ".gitignore"}, name)
 }
 
-// isCode says whether a file holds code that the limits on lines and files apply to.
+// isCode reports whether a file holds code that the limits on lines and files apply to.
 func (s source) isCode() bool {
 	switch path.Ext(s.path) {
 	case ".go", ".c", ".h", ".s", ".S", ".cu", ".cuh", ".sh", ".py":

@@ -18,9 +18,9 @@ import (
 	"rondo/task"
 )
 
-// Allow is what a worker may open, write or do because a job's spec names it. A spec comes from
-// etcd, so anybody who can write there can name a file of a worker's machine: the command line of
-// the worker limits it.
+// Allow limits the files, folders and URLs of a job's spec that a worker may open or write, and
+// whether it may inject faults. A spec comes from etcd, so anybody who can write there can name a
+// file of a worker's machine: the worker's command line limits it.
 type Allow struct {
 	// Paths are files, and folders with all below them. Nil: the current folder with all below it,
 	// except names that begin with a dot, and nothing if it is the root.
@@ -74,7 +74,7 @@ func AllowFlags(spec *rondov1.JobSpec) []string {
 	return flags
 }
 
-// Check returns an error if a spec names what a does not allow. It opens nothing.
+// Check returns an error if a spec names anything that a does not allow. It opens nothing.
 func (a Allow) Check(spec *rondov1.JobSpec) error {
 	for _, place := range places(spec) {
 		file, where, err := place.parse()

@@ -146,12 +146,12 @@ func TestAllowFlags(t *testing.T) {
 func TestAllowTexts(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for corpus, want := range map[string]bool{
-		"a.txt,texts,new/*.gz":                       true,
-		"texts/*.txt,/etc/passwd":                    false,
-		"/etc/*":                                     false,
-		"texts/../../*":                              false,
-		"*/../../x":                                  true, // opened files must lie below .
-		"s3://bucket/a/,s3://bucket/b/*.txt":         true,
+		"a.txt,texts,new/*.gz":               true,
+		"texts/*.txt,/etc/passwd":            false,
+		"/etc/*":                             false,
+		"texts/../../*":                      false,
+		"*/../../x":                          true, // opened files must lie below .
+		"s3://bucket/a/,s3://bucket/b/*.txt": true,
 		"s3://bucket/a/,s3://b/*.txt?endpoint=http:": false,
 	} {
 		spec := Default()

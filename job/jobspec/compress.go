@@ -41,12 +41,12 @@ func ParseCompress(text string) (Compression, error) {
 	return Compression{}, usagef("--compress %q is not none, topk:SHARE or powersgd:RANK", text)
 }
 
-// Exact says whether gradients travel unchanged, so that something other than the ring may sum
+// Exact reports whether gradients travel unchanged, so that something other than the ring may sum
 // them.
 func Exact(spec *rondov1.JobSpec) bool { return spec.Wire == "fp32" && spec.Compress == "none" }
 
-// Hierarchical says whether gradients could be summed within hosts first. A canonical tree, top-k's
-// choice and the ranges of a sharded optimizer go around the ring of all workers.
+// Hierarchical reports whether gradients could be summed within hosts first. A canonical tree,
+// top-k's choice and the ranges of a sharded optimizer go around the ring of all workers.
 func Hierarchical(spec *rondov1.JobSpec) bool {
 	way, err := ParseCompress(spec.Compress)
 	return err == nil && way.TopK == 0 && !WholeGradients(spec)

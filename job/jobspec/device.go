@@ -36,7 +36,7 @@ func ParseDevice(text string) (Device, error) {
 	return Device{CUDA: true, GPU: n}, nil
 }
 
-// OfGPUs says whether a precision needs a GPU.
+// OfGPUs reports whether a precision needs a GPU.
 func OfGPUs(precision string) bool { return precision == "tf32" || precision == "fp16" }
 
 // NotOnCPU is the error for a precision that needs a GPU, on a CPU.

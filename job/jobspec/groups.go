@@ -25,7 +25,7 @@ func flagGroups() []flagGroup {
 			"image", "image-pull-policy", "image-pull-secret", "gpus-per-worker",
 			"cpus-per-worker", "memory-per-worker", "grace-period", "node-selector", "toleration",
 			"labels", "spot", "queue", "jobset", "monitoring", "etcd-storage", "s3-secret",
-			"wait", "timeout", "dry-run"}},
+			"s3-identity", "s3-cidr", "wait", "timeout", "dry-run"}},
 		{"Data", []string{"tokenizer", "normalize", "eos", "text-field", "min-frequency",
 			"max-tokens", "validation-fraction", "eval-corpus", "vectors", "sampling", "max-length",
 			"max-examples"}},

@@ -329,7 +329,7 @@ func validateNonfinite(spec *rondov1.JobSpec) error {
 	return nil
 }
 
-// evaluates says whether a job has text to evaluate on.
+// evaluates reports whether a job has text to evaluate on.
 func evaluates(spec *rondov1.JobSpec) bool {
 	return spec.EvalCorpus != "" || spec.ValidationFraction > 0
 }

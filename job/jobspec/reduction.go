@@ -6,7 +6,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Canonical says whether the order of gradient sums is independent of the number of workers.
+// Canonical reports whether the order of gradient sums is independent of the number of workers.
 func Canonical(spec *rondov1.JobSpec) bool { return spec.Reduce == "canonical" }
 
 // defaultLaneGroups is the most lane groups if --lane-groups is 0.

@@ -14,15 +14,15 @@ func ShardCopies(spec *rondov1.JobSpec) int64 {
 	return spec.ShardCopies
 }
 
-// ShardsAtRisk says whether a killed worker's optimizer state is lost: no other worker and no
+// ShardsAtRisk reports whether a killed worker's optimizer state is lost: no other worker and no
 // checkpoint has it.
 func ShardsAtRisk(spec *rondov1.JobSpec) bool {
 	saved := KeepsModel(spec) && (spec.CheckpointEvery > 0 || evaluates(spec))
 	return ShardCopies(spec) == 1 && !saved && spec.Optimizer != "sgd" && spec.Workers > 1
 }
 
-// WholeGradients says whether gradients need one fp32 ring of all workers: to sum them as a tree,
-// or by the workers' ranges.
+// WholeGradients reports whether gradients need one fp32 ring of all workers: to sum them as a
+// tree, or by the workers' ranges.
 func WholeGradients(spec *rondov1.JobSpec) bool { return Canonical(spec) || spec.ShardOptimizer }
 
 // validateShards refuses flags that do not sum gradients by ranges around one ring.

@@ -37,24 +37,27 @@ func buildArguments(folder string, cgo bool) []string {
 	return arguments
 }
 
-// buildCommands builds the commands for this machine's processor. CGO_ENABLED=0 in the environment
-// leaves the C kernels out.
-func buildCommands(ctx context.Context, folder string) error {
+// buildCommands builds the commands for this machine's processor, writes their papers, and returns
+// their version. CGO_ENABLED=0 in the environment leaves the C kernels out.
+func buildCommands(ctx context.Context, folder string) (version string, err error) {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("the image is of Linux, this is %s: use docker build -f k8s/Dockerfile",
-			runtime.GOOS)
+		return "", fmt.Errorf("the image is built for Linux, and this is %s: use docker build -f "+
+			"k8s/Dockerfile", runtime.GOOS)
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return fmt.Errorf("--binaries: %w", err)
+		return "", fmt.Errorf("--binaries: %w", err)
 	}
 	cgo := os.Getenv("CGO_ENABLED") != "0"
 	build := exec.CommandContext(ctx, "go", buildArguments(folder, cgo)...)
-	// What it says of a build that works is the linker's warning of dlopen, which nothing calls.
+	// A build that works prints only the linker's warning of dlopen, which nothing calls.
 	if said, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%sgo build: %w; if a static C library is missing, install it (Debian: "+
-			"libc6-dev, Fedora: glibc-static) or set CGO_ENABLED=0", said, err)
+		return "", fmt.Errorf("%sgo build: %w; if a static C library is missing, install it "+
+			"(Debian: libc6-dev, Fedora: glibc-static) or set CGO_ENABLED=0", said, err)
 	}
-	return nil
+	if err := writePapers(ctx, folder); err != nil {
+		return "", err
+	}
+	return versionOf(ctx, folder)
 }
 
 // versionOf asks every command, which also proves that they run.
@@ -77,8 +80,11 @@ func versionOf(ctx context.Context, folder string) (string, error) {
 	return version, nil
 }
 
-// systemCertificates is where this system keeps the certificates that it trusts.
-func systemCertificates() (string, error) {
+// certificatesIn is the given file, or where this system keeps the certificates that it trusts.
+func certificatesIn(given string) (string, error) {
+	if given != "" {
+		return given, nil
+	}
 	for _, file := range []string{
 		"/etc/ssl/certs/ca-certificates.crt", // Debian, Alpine, Arch
 		"/etc/pki/tls/certs/ca-bundle.crt",   // Fedora

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ import (
 func packed(t *testing.T, tag string) (file string) {
 	t.Helper()
 	folder := t.TempDir()
-	for _, command := range append(commands(), "certificates") {
+	for _, command := range append(commands(), "certificates", sbomFile, noticesFile) {
 		text := []byte(strings.Repeat(command, 1000))
 		if err := os.WriteFile(filepath.Join(folder, command), text, 0o755); err != nil {
 			t.Fatal(err)
@@ -141,9 +142,9 @@ func TestContents(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %o %d:%d", h.Name, h.Mode, h.Uid, h.Gid))
 	}
 	slices.Sort(got)
-	want := []string{"coordinator 755 0:0", "etc 755 0:0", "etc/ssl 755 0:0",
-		"etc/ssl/certs 755 0:0", "etc/ssl/certs/ca-certificates.crt 644 0:0", "rondo 755 0:0",
-		"tmp 1777 0:0", "worker 755 0:0"}
+	want := []string{"THIRD-PARTY-NOTICES 644 0:0", "coordinator 755 0:0", "etc 755 0:0",
+		"etc/ssl 755 0:0", "etc/ssl/certs 755 0:0", "etc/ssl/certs/ca-certificates.crt 644 0:0",
+		"rondo 755 0:0", "sbom.spdx.json 644 0:0", "tmp 1777 0:0", "worker 755 0:0"}
 	if !slices.Equal(got, want) {
 		t.Errorf("files\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -228,7 +229,21 @@ func TestDockerfileCUDA(t *testing.T) {
 	}) {
 		t.Error("it is not built with the tag cuda")
 	}
-	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot")
+	starts(t, last, "FROM gcr.io/distroless/cc-debian12:nonroot@sha256:"+
+		"9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f")
+}
+
+// Base images are named by their digests: a tag may be another image tomorrow.
+func TestBaseImages(t *testing.T) {
+	for _, file := range []string{"../Dockerfile", "../Dockerfile.cuda"} {
+		all, _ := instructions(t, file)
+		for _, line := range all {
+			if image, is := strings.CutPrefix(line, "FROM "); is && image != "scratch" &&
+				!regexp.MustCompile(`^\S+:\S+@sha256:[0-9a-f]{64}( AS \w+)?$`).MatchString(image) {
+				t.Errorf("%s: %s", file, line)
+			}
+		}
+	}
 }
 
 // The images leave out of other modules the same as the Makefile's builds.
@@ -377,9 +392,96 @@ func TestCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 	files, _ := inside(t, mutate.Extract(image))
+	var bill struct {
+		Packages []struct{ Name, VersionInfo string }
+	}
+	if err := json.Unmarshal(files[sbomFile], &bill); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"google.golang.org/grpc", "std", "glibc"} {
+		if !slices.ContainsFunc(bill.Packages, func(p struct{ Name, VersionInfo string }) bool {
+			return p.Name == name && p.VersionInfo != ""
+		}) {
+			t.Errorf("%s lacks %s", sbomFile, name)
+		}
+	}
+	if n := len(bill.Packages); n < 50 {
+		t.Errorf("%d packages", n)
+	}
 	for _, command := range commands() {
 		if !bytes.Equal(files[command], read(t, filepath.Join(folder, command))) {
 			t.Errorf("%s in the image is another", command)
 		}
 	}
+}
+
+// TestPapers: the papers list the modules of a program and have their licences, each text once, the
+// same bytes each time; a part without a licence is an error.
+func TestPapers(t *testing.T) {
+	program, err := os.Executable() // built of modules, as the commands are
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	for _, command := range commands() {
+		if err := os.Symlink(program, filepath.Join(folder, command)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	papers := func() (sbom, notices []byte) {
+		if err := writePapers(t.Context(), folder); err != nil {
+			t.Fatal(err)
+		}
+		return read(t, filepath.Join(folder, sbomFile)), read(t, filepath.Join(folder, noticesFile))
+	}
+	sbom, notices := papers()
+	if again, same := papers(); !bytes.Equal(sbom, again) || !bytes.Equal(notices, same) {
+		t.Error("not the same bytes again")
+	}
+	var bill struct {
+		SPDXVersion string
+		Packages    []struct {
+			SPDXID, Name, VersionInfo string
+			ExternalRefs              []struct{ ReferenceLocator string }
+		}
+		Relationships []struct{ RelatedSPDXElement string }
+	}
+	if err := json.Unmarshal(sbom, &bill); err != nil {
+		t.Fatal(err)
+	}
+	const module = "github.com/google/go-containerregistry"
+	found := false
+	ids := map[string]bool{}
+	for i, p := range bill.Packages {
+		ids[p.SPDXID] = true
+		if bill.Relationships[i].RelatedSPDXElement != p.SPDXID {
+			t.Errorf("%s is not in the image", p.Name)
+		}
+		found = found || p.Name == module && p.ExternalRefs[0].ReferenceLocator ==
+			"pkg:golang/"+module+"@"+p.VersionInfo
+	}
+	if !found || len(ids) != len(bill.Packages) || bill.SPDXVersion != "SPDX-2.3" {
+		t.Errorf("%d packages, %d names, %s", len(bill.Packages), len(ids), bill.SPDXVersion)
+	}
+	for _, words := range []string{module + " v", "\nstd 1.", "Apache License"} {
+		if !bytes.Contains(notices, []byte(words)) {
+			t.Errorf("%s lacks %q", noticesFile, words)
+		}
+	}
+	texts := map[string]bool{}
+	for section := range strings.SplitSeq(string(notices), strings.Repeat("=", 80)+"\n") {
+		_, text, _ := strings.Cut(section, "\n\n")
+		if text != "" && texts[text] {
+			t.Errorf("a text is there twice: %.60q", text)
+		}
+		texts[text] = true
+	}
+	_, err = notes(t.TempDir())
+	if err == nil || !strings.Contains(err.Error(), "has no licence") {
+		t.Errorf("a part without a licence: %v", err)
+	}
+}
+
+func notes(folder string) ([]byte, error) {
+	return notices([]part{{name: "x", version: "1", folder: folder}})
 }

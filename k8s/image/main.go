@@ -1,5 +1,6 @@
 // Command image builds the container image for processors without a Docker engine: static binaries,
-// certificates and /tmp, as k8s/Dockerfile has them, in an archive that `docker load`, `podman
+// their licences and a list of what they are built of, certificates and /tmp, as k8s/Dockerfile has
+// them, in an archive that `docker load`, `podman
 // load`, `kind load image-archive` and `ctr images import` read. The same inputs give the same
 // bytes. It imports nothing of Rondo's, and pushes nothing.
 package main
@@ -30,27 +31,27 @@ func run(ctx context.Context, args []string) error {
 	binaries := flags.String("binaries", "bin/image", "folder where the commands are built")
 	certificates := flags.String("certificates", "", "file of the authorities' certificates; "+
 		"default: this system's")
+	papers := flags.Bool("papers", false, "write only "+sbomFile+" and "+noticesFile+" of the "+
+		"commands that are in --binaries, to that folder")
 	_ = flags.Parse(args) // it exits
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q; see --help", flags.Arg(0))
 	}
-	if *certificates == "" {
-		var err error
-		if *certificates, err = systemCertificates(); err != nil {
-			return err
-		}
+	if *papers {
+		return writePapers(ctx, *binaries)
 	}
-	if err := buildCommands(ctx, *binaries); err != nil {
+	trusted, err := certificatesIn(*certificates)
+	if err != nil {
 		return err
 	}
-	version, err := versionOf(ctx, *binaries)
+	version, err := buildCommands(ctx, *binaries)
 	if err != nil {
 		return err
 	}
 	if *tag == "" {
 		*tag = "rondo:" + version
 	}
-	made, err := pack(*tag, version, contents(*binaries, *certificates), *output)
+	made, err := pack(*tag, version, contents(*binaries, trusted), *output)
 	if err == nil {
 		fmt.Println(made)
 	}

@@ -40,6 +40,10 @@ func contents(binaries, certificates string) []entry {
 		entries = append(entries, entry{path: command, mode: 0o755,
 			source: filepath.Join(binaries, command)})
 	}
+	for _, paper := range []string{sbomFile, noticesFile} {
+		entries = append(entries, entry{path: paper, mode: 0o644,
+			source: filepath.Join(binaries, paper)})
+	}
 	return entries
 }
 
@@ -218,7 +222,7 @@ func full(tag name.Tag) string {
 	return full
 }
 
-// blobsOf lists what the archive holds.
+// blobsOf lists the archive's blobs.
 func blobsOf(image v1.Image, tag name.Tag) ([]blob, error) {
 	index := mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image,
 		Descriptor: v1.Descriptor{
@@ -275,7 +279,7 @@ func blobsOf(image v1.Image, tag name.Tag) ([]blob, error) {
 	return append(blobs, inMemory("manifest.json", savedText)), err
 }
 
-// summary says what was made.
+// summary describes the image.
 func summary(image v1.Image, tag, output string) (string, error) {
 	digest, err := image.Digest()
 	if err != nil {

@@ -26,9 +26,10 @@ const applyTimeout = 5 * time.Minute
 // applier applies the objects of one submission.
 type applier struct {
 	*objects
-	m   *Manifests
-	how Run
-	say func(string) // receives a line about each change
+	m            *Manifests
+	how          Run
+	say          func(string)   // receives a line about each change
+	certificates []*certificate // whose Secrets submit makes itself
 }
 
 // apply applies a submission's objects. It creates shared objects that are missing and does not
@@ -42,10 +43,13 @@ func (s *submitter) apply(ctx context.Context, m *Manifests) error {
 	if err != nil {
 		return err
 	}
-	return (&applier{o, m, s.how, s.say}).run(ctx)
+	return (&applier{objects: o, m: m, how: s.how, say: s.say}).run(ctx)
 }
 
 func (a *applier) run(ctx context.Context) error {
+	if err := a.takeCertificates(ctx); err != nil {
+		return err
+	}
 	if err := a.allowed(ctx); err != nil {
 		return err
 	}
@@ -54,6 +58,12 @@ func (a *applier) run(ctx context.Context) error {
 		if err != nil || made && a.how.ServerDryRun { // a dry run cannot ask for what is inside
 			return err
 		}
+	}
+	if err := a.checkKeys(ctx); err != nil {
+		return err
+	}
+	if err := a.applyCertificates(ctx); err != nil {
+		return err
 	}
 	if err := a.applyShared(ctx); err != nil {
 		return err
@@ -91,7 +101,11 @@ func (a *applier) applyAll(
 func (a *applier) allowed(ctx context.Context) error {
 	var denied []string
 	asked := map[schema.GroupResource]bool{}
-	for _, object := range slices.Concat(a.m.Shared, a.m.Job) {
+	all := slices.Concat(a.m.Shared, a.m.Job)
+	for _, c := range a.certificates {
+		all = append(all, c.secret)
+	}
+	for _, object := range all {
 		kind := object.GroupVersionKind()
 		mapping, err := a.mapper.RESTMapping(kind.GroupKind(), kind.Version)
 		if err != nil {
@@ -144,6 +158,29 @@ func (a *applier) createNamespace(ctx context.Context) (made bool, err error) {
 	}
 	a.say("namespace/" + a.Namespace + done)
 	return true, nil
+}
+
+// credentialsKey is the key of the Secret with the buckets' keys that workers read.
+const credentialsKey = "credentials"
+
+// checkKeys fails if the Secret of the buckets' keys is there without the file that workers read. A
+// Secret that is missing may come later, or not be needed.
+func (a *applier) checkKeys(ctx context.Context) error {
+	if a.m.Keys == "" {
+		return nil
+	}
+	secret, err := a.Client.CoreV1().Secrets(a.Namespace).Get(ctx, a.m.Keys, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+		return nil
+	} else if err != nil {
+		return Explain(err, "looking for secret/"+a.m.Keys)
+	}
+	if _, has := secret.Data[credentialsKey]; has {
+		return nil
+	}
+	return fmt.Errorf("secret/%[1]s has no key %[2]s, a file such as ~/.aws/credentials with the "+
+		"region: kubectl -n %[3]s delete secret %[1]s, and kubectl -n %[3]s create secret generic "+
+		"%[1]s --from-file=%[2]s=FILE", a.m.Keys, credentialsKey, a.Namespace)
 }
 
 // dryRunSuffix keeps the name of workers in a server-side dry run apart from the live workers'.

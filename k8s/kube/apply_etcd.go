@@ -126,12 +126,12 @@ func (a *applier) fits(object *unstructured.Unstructured) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s cannot be read: %w", nameOf(object), err)
-	case secure && !a.m.Options.TLS:
-		return fmt.Errorf("the etcd of namespace %s requires TLS: give --tls, or another "+
-			"--namespace", a.Namespace)
-	case !secure && a.m.Options.TLS:
-		return fmt.Errorf("the etcd of namespace %s has no TLS: leave out --tls, or give "+
-			"another --namespace, or remove it with its last job (rondo delete --with-etcd)",
+	case secure && a.m.Options.Insecure:
+		return fmt.Errorf("the etcd of namespace %s requires TLS: leave out --insecure, or give "+
+			"another --namespace", a.Namespace)
+	case !secure && !a.m.Options.Insecure:
+		return fmt.Errorf("the etcd of namespace %s has no TLS: give another --namespace, or "+
+			"remove it with its last job (rondo delete --with-etcd), or give --insecure",
 			a.Namespace)
 	}
 	return nil

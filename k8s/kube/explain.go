@@ -162,8 +162,6 @@ func noMatch(err error) string {
 		"ServiceMonitor": "install the Prometheus operator, or leave out --monitoring",
 		"PodMonitor":     "install the Prometheus operator, or leave out --monitoring",
 		"PrometheusRule": "install the Prometheus operator, or leave out --monitoring",
-		"Certificate":    "install cert-manager (https://cert-manager.io), or leave out --tls",
-		"Issuer":         "install cert-manager (https://cert-manager.io), or leave out --tls",
 	}[missing.GroupKind.Kind]
 	if from == "" {
 		from = "install what brings it"

@@ -182,9 +182,9 @@ func (f *filling) worker(p *corev1.PodSpec) error {
 	c := &p.Containers[at]
 	c.VolumeMounts = append(c.VolumeMounts, f.volumes.mounts...)
 	c.Args = append(c.Args, jobspec.AllowFlags(f.spec)...)
-	for i := range c.EnvFrom {
-		if secret := c.EnvFrom[i].SecretRef; secret != nil && secret.Name == defaultS3Secret {
-			secret.Name = s.S3Secret
+	for i := range p.Volumes {
+		if secret := p.Volumes[i].Secret; secret != nil && secret.SecretName == defaultS3Secret {
+			secret.SecretName = s.S3Secret
 		}
 	}
 	return f.resources(&c.Resources)
@@ -244,16 +244,29 @@ func (f *filling) policy(name string, p *networkingv1.NetworkPolicySpec) {
 			p.Egress[0].Ports = policyPorts(ports)
 		}
 	case "worker":
-		var ports []string
-		for _, bucket := range f.volumes.buckets {
-			if port := portOf(bucket); port != "443" { // which the manifests allow
-				ports = append(ports, port)
+		for i := range p.Egress {
+			if isStorage(&p.Egress[i]) {
+				f.storage(&p.Egress[i])
 			}
 		}
-		if len(ports) > 0 {
-			p.Egress = append(p.Egress,
-				networkingv1.NetworkPolicyEgressRule{Ports: policyPorts(ports)})
-		}
+	}
+}
+
+// isStorage reports whether a rule is that of component s3.
+func isStorage(rule *networkingv1.NetworkPolicyEgressRule) bool {
+	return len(rule.To) == 0 && len(rule.Ports) == 1 && rule.Ports[0].Port.IntValue() == 443
+}
+
+// storage narrows the rule of component s3 to the buckets' ports and the given addresses.
+func (f *filling) storage(rule *networkingv1.NetworkPolicyEgressRule) {
+	var ports []string
+	for _, bucket := range f.volumes.buckets {
+		ports = append(ports, portOf(bucket))
+	}
+	rule.Ports = policyPorts(ports)
+	for _, cidr := range f.submission.S3CIDR {
+		rule.To = append(rule.To, networkingv1.NetworkPolicyPeer{
+			IPBlock: &networkingv1.IPBlock{CIDR: cidr}})
 	}
 }
 

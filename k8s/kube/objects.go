@@ -36,7 +36,7 @@ type stored struct {
 	object *unstructured.Unstructured
 }
 
-// workers is what runs a job's workers: a Job, or a JobSet that makes the Job.
+// workers is the object that runs a job's workers: a Job, or a JobSet that makes the Job.
 type workers struct {
 	*stored
 	job *Job // an empty one if the JobSet has not made it

@@ -3,6 +3,7 @@ package kube
 import (
 	"maps"
 	"net"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -78,6 +79,11 @@ func (s *Submission) validate() error {
 				named.flag, named.name)
 		}
 	}
+	for _, cidr := range s.S3CIDR {
+		if _, err := netip.ParsePrefix(cidr); err != nil {
+			return app.Usagef("--s3-cidr %q is no block of addresses, such as 192.0.2.0/24", cidr)
+		}
+	}
 	if _, err := tolerations(s.Tolerations); err != nil {
 		return err
 	}
@@ -148,7 +154,7 @@ func (s *Submission) validateDevice() error {
 		return app.Usagef("--device %s needs --gpus-per-worker 1: without it pods get no GPU",
 			device)
 	case jobspec.OfGPUs(s.Spec["precision"]) && s.GPUsPerWorker == 0:
-		return app.Usagef("--precision %s is of GPUs: give --gpus-per-worker 1, or --precision "+
+		return app.Usagef("--precision %s needs GPUs: give --gpus-per-worker 1, or --precision "+
 			"fp32 or bf16", s.Spec["precision"])
 	case gpu && device != "cuda" && device != "cuda:0":
 		return app.Usagef("--device %s: a pod sees no GPU but its own, which is cuda:0 there: "+
@@ -161,8 +167,15 @@ func (s *Submission) validateDevice() error {
 }
 
 func (s *Submission) validateEtcd() error {
+	switch {
+	case s.TLS && s.Insecure:
+		return app.Usagef("--tls and --insecure: leave out one of the two")
+	case len(s.Etcd) > 0 && !s.TLS && !s.Insecure:
+		return app.Usagef("--etcd names an etcd of your own: say by --tls or --insecure whether " +
+			"it serves TLS")
+	}
 	if len(s.Etcd) > 0 && s.EtcdStorage != defaultStorage {
-		return app.Usagef("--etcd-storage is of the etcd that submit makes, and --etcd names " +
+		return app.Usagef("--etcd-storage is for the etcd that submit makes, and --etcd names " +
 			"another: leave out one of the two")
 	}
 	for _, endpoint := range s.Etcd {

@@ -18,7 +18,7 @@ func TestDelete(t *testing.T) {
 	}
 	wants(t, remove(Delete{}), "namespace music has no object of job song")
 	for _, job := range []string{"song", "other"} {
-		_, err := s.submit(t, "--job="+job, "--etcd=127.0.0.1:1")
+		_, err := s.submit(t, "--job="+job, "--etcd=127.0.0.1:1", "--insecure")
 		check(t, err)
 	}
 	s.end(t, "", map[string]string{"step": "7"})
@@ -72,7 +72,7 @@ func TestDeleteOfAJobThatTrains(t *testing.T) {
 // An object that lingers does not keep the others from being deleted meanwhile.
 func TestDeleteIsAllAtOnce(t *testing.T) {
 	s := serveAPI(t)
-	_, err := s.submit(t, "--job=song", "--etcd=127.0.0.1:1")
+	_, err := s.submit(t, "--job=song", "--etcd=127.0.0.1:1", "--insecure")
 	check(t, err)
 	s.held = "/deployments/song-coordinator"
 	wants(t, s.Delete(t.Context(), "song", Delete{Timeout: 2 * time.Second,

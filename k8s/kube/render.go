@@ -37,6 +37,7 @@ type Manifests struct {
 	Job     []*unstructured.Unstructured
 	Spec    *rondov1.JobSpec // as the pods see it
 	Notes   []string         // lines for the person who submits
+	Keys    string           // Secret with the buckets' keys; empty: there are none
 	Options Options
 }
 
@@ -83,6 +84,9 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 	if err != nil {
 		return nil, err
 	}
+	if len(volumes.buckets) > 0 && !s.S3Identity {
+		m.Keys = s.S3Secret
+	}
 	if m.Shared, err = s.shared(tree, namespace); err != nil {
 		return nil, err
 	}
@@ -126,6 +130,10 @@ func notes(spec *rondov1.JobSpec, s *Submission) []string {
 		notes = append(notes, "etcd keeps its data on the nodes' disks: if all three members are "+
 			"lost at once, jobs begin again from their newest checkpoints")
 	}
+	if s.Insecure {
+		notes = append(notes, "with --insecure whoever reaches the pods reads and changes what "+
+			"passes between them, and may lead the job")
+	}
 	return notes
 }
 
@@ -163,7 +171,7 @@ func (s *Submission) shared(
 			k.Components = append(k.Components, "../../components/spot")
 		}
 	}
-	if s.TLS {
+	if !s.Insecure {
 		k.Components = append(k.Components, "../../components/tls/etcd")
 	}
 	if s.Monitoring {
@@ -198,7 +206,8 @@ func (s *Submission) composeJob(
 		to   *types.Kustomization
 	}{
 		{"cpu", s.GPUsPerWorker == 0, &k}, {"gpu", s.GPUsPerWorker > 0, &k}, {"spot", s.Spot, &k},
-		{"s3", s3, &k}, {"tls/job", s.TLS, &k}, {"external-etcd", len(s.Etcd) > 0, &k},
+		{"s3", s3, &k}, {"s3-identity", s3 && s.S3Identity, &k}, {"tls/job", !s.Insecure, &k},
+		{"external-etcd", len(s.Etcd) > 0, &k},
 		{"jobset", s.JobSet, &above}, // it makes another object of the Job, by its full name
 		{"kueue", s.Queue != "", &above},
 	} {

@@ -32,21 +32,22 @@ func TestManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, args := range map[string][]string{
-		"plain": {"--job=plain", "--workers=4", "--steps=100"},
+		"plain": {"--job=plain", "--workers=4", "--steps=100", "--insecure"},
 		"volumes": {"--job=volumes", "--corpus", text, "--checkpoint-dir=pvc://models/volumes",
-			"--audit-dir=pvc://models/audit", "--eval-corpus=configmap://texts/eval.txt",
+			"--insecure", "--audit-dir=pvc://models/audit", "--eval-corpus=configmap://texts/eval.txt",
 			"--cpus-per-worker=1500m", "--memory-per-worker=2Gi", "--etcd-storage=fast:4Gi"},
 		"s3": {"--job=s3", "--corpus=s3://texts/a.txt?endpoint=http://minio:9000",
 			"--checkpoint-dir=s3://models/x?endpoint=http://minio:9000&use_path_style=true",
 			"--s3-secret=keys", "--etcd=etcd.infra:2379,etcd2.infra:2380", "--queue=team",
-			"--labels=team=music"},
+			"--labels=team=music", "--insecure", "--s3-identity", "--s3-cidr=192.0.2.0/24"},
 		"gpu": {"--job=gpu", "--gpus-per-worker=1", "--workers=8", "--min-workers=4", "--spot",
 			"--image=registry.example:5000/rondo/cuda:7", "--image-pull-secret=pull",
 			"--image-pull-policy=Always", "--node-selector=zone=a",
 			"--toleration=gpus=mine:NoSchedule",
-			"--checkpoint-dir=pvc://models"},
-		"queued": {"--job=queued", "--jobset", "--queue=team", "--workers=4", "--min-workers=4"},
-		"jobset": {"--job=set", "--jobset", "--tls", "--etcd-storage=ephemeral",
+			"--checkpoint-dir=pvc://models", "--insecure"},
+		"queued": {"--job=queued", "--jobset", "--queue=team", "--workers=4", "--min-workers=4",
+			"--insecure"},
+		"jobset": {"--job=set", "--jobset", "--etcd-storage=ephemeral",
 			"--corpus=pvc://texts/a.txt", "--workers=3", "--image=other/rondo@sha256:" +
 				"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"},
 	} {

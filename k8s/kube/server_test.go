@@ -38,6 +38,7 @@ func serverResources() map[string]map[string]string {
 	return map[string]map[string]string{
 		"v1": {"configmaps": "ConfigMap", "services": "Service", "pods": "Pod",
 			"serviceaccounts": "ServiceAccount", "events": "Event", "namespaces": "Namespace",
+			"secrets":                "Secret",
 			"persistentvolumeclaims": "PersistentVolumeClaim"},
 		"apps/v1":              {"deployments": "Deployment", "statefulsets": "StatefulSet"},
 		"batch/v1":             {"jobs": "Job"},

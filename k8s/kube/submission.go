@@ -35,12 +35,15 @@ type Options struct {
 	Labels          map[string]string `json:"labels,omitempty"`
 	Spot            bool              `json:"spot,omitempty"`
 	Queue           string            `json:"queue,omitempty"`
-	TLS             bool              `json:"tls,omitempty"`
+	TLS             bool              `json:"tls,omitempty"` // said, for an etcd of one's own
+	Insecure        bool              `json:"insecure,omitempty"`
 	Monitoring      bool              `json:"monitoring,omitempty"`
 	JobSet          bool              `json:"jobset,omitempty"`
 	Etcd            []string          `json:"etcd,omitempty"` // host:port; empty: the namespace's
 	EtcdStorage     string            `json:"etcd-storage,omitempty"`
 	S3Secret        string            `json:"s3-secret,omitempty"`
+	S3Identity      bool              `json:"s3-identity,omitempty"`  // in place of the secret
+	S3CIDR          []string          `json:"s3-cidr,omitempty"`      // of the store; empty: any
 	GracePeriod     string            `json:"grace-period,omitempty"` // empty: by step and model
 	LogFormat       string            `json:"log-format,omitempty"`
 	Verbose         bool              `json:"verbose,omitempty"`
@@ -96,7 +99,11 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
 	set.BoolVar(&o.Spot, "spot", false, "run workers on preemptible nodes")
 	set.StringVar(&o.Queue, "queue", "", "Kueue's local queue that admits the workers all at once")
-	set.BoolVar(&o.TLS, "tls", false, "mutual TLS between all pods (needs cert-manager)")
+	set.BoolVar(&o.TLS, "tls", false, "mutual TLS between all pods, with certificates by "+
+		"cert-manager, or where there is none by submit; always, unless --etcd or --insecure "+
+		"is given")
+	set.BoolVar(&o.Insecure, "insecure", false, "let whoever reaches the pods read and change "+
+		"what passes between them, and lead the job")
 	set.BoolVar(&o.Monitoring, "monitoring", false, "objects for the Prometheus operator and "+
 		"Grafana")
 	set.BoolVar(&o.JobSet, "jobset", false, "run the workers as a JobSet (needs JobSet)")
@@ -107,8 +114,12 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.StringVar(&o.LogFormat, "log-format", "", "format of the pods' logs: "+
 		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
 	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
-	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret with AWS_ACCESS_KEY_ID, "+
-		"AWS_SECRET_ACCESS_KEY and AWS_REGION, for s3:// URLs")
+	set.StringVar(&o.S3Secret, "s3-secret", defaultS3Secret, "secret for s3:// URLs, whose key "+
+		"credentials is a file such as ~/.aws/credentials, with the region")
+	set.BoolVar(&o.S3Identity, "s3-identity", false, "in place of the secret, the identity that "+
+		"AWS gives the node or the service account")
+	set.StringSliceVar(&o.S3CIDR, "s3-cidr", nil, "CIDR,... of the addresses at which workers "+
+		"reach the store; default: any")
 	for flag, value := range map[string]string{"pause-timeout": defaultPause,
 		"ring-order": "spread; adjacent with GPUs", "threads": "--cpus-per-worker"} {
 		set.Lookup(flag).DefValue = value // for the help text; Submission.job sets the value

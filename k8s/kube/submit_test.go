@@ -194,8 +194,8 @@ func TestSubmitSaysWhatIsRefused(t *testing.T) {
 	s.refuse = nil
 
 	s.changes()
-	_, err = s.submit(t, "--job=song", "--tls")
-	wants(t, err, "the cluster has no kind Issuer (cert-manager.io): install cert-manager")
+	_, err = s.submit(t, "--job=song", "--monitoring")
+	wants(t, err, "the cluster has no kind ServiceMonitor (monitoring.coreos.com): install the")
 	if changes := s.changes(); len(changes) > 0 {
 		t.Errorf("something was applied although a kind is missing: %q", changes)
 	}

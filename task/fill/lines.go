@@ -34,7 +34,7 @@ func NewPredictor(l *model.Labeller, v *corpus.Vocabulary) *label.Predictor {
 type Line struct {
 	Text          string    `json:"text"`
 	Filled        string    `json:"filled"`
-	Tokens        []string  `json:"tokens"` // that fill its blanks
+	Tokens        []string  `json:"tokens"` // that fill its blanks; not nil
 	Probabilities []float32 `json:"probabilities"`
 }
 
@@ -47,7 +47,7 @@ func (f Filler) Lines(ctx context.Context, in io.Reader, each func(Line) error) 
 		return ids, err
 	}
 	return f.Predictor.Lines(ctx, in, encode, tokens, func(predicted label.Line) error {
-		line := Line{Text: predicted.Text}
+		line := Line{Text: predicted.Text, Tokens: []string{}, Probabilities: []float32{}}
 		_, blanks, err := f.encode(line.Text)
 		if err != nil {
 			return err

@@ -37,6 +37,7 @@ type Metrics struct {
 	steps, tokens, nonfinite, rings                              prometheus.Counter
 	stepSeconds                                                  prometheus.Histogram
 	workers, phase, reached                                      *prometheus.GaugeVec
+	evalMetric                                                   *prometheus.GaugeVec // of one run
 
 	mu          sync.Mutex
 	run         telemetry.Run
@@ -117,6 +118,8 @@ func (m *Metrics) define(k registrar) {
 	m.waiting = k.runGauge("rondo_waiting_seconds", "The part of rondo_exposed_seconds before a "+
 		"slower rank arrived at the all-reduce.")
 	m.evalLoss = k.runGauge("rondo_eval_loss", "Loss of the last evaluation, in nats per token.")
+	m.evalMetric = k.gauges("rondo_eval_metric", "metric", "The task's metrics of the last "+
+		"evaluation, by their names in events, such as accuracy.")
 	m.checkpointStep = k.runGauge("rondo_checkpoint_step", "Step of the newest checkpoint.")
 	m.checkpointTime = k.runGauge("rondo_checkpoint_timestamp_seconds", "When the newest "+
 		"checkpoint was reported, in seconds since 1970.")
@@ -149,6 +152,7 @@ func (m *Metrics) Begin(run telemetry.Run) {
 		for _, figure := range m.runGauges() {
 			figure.Reset()
 		}
+		m.evalMetric.Reset()
 	}
 	m.run, m.lastStep = run, 0
 }
@@ -162,6 +166,10 @@ func (m *Metrics) Show(e telemetry.Event) {
 		m.showStep(e)
 	case telemetry.Eval:
 		m.evalLoss.set(e.Loss)
+		m.evalMetric.Reset() // an event bounds its metrics
+		for _, metric := range e.Metrics {
+			m.evalMetric.WithLabelValues(metric.Name).Set(metric.Value)
+		}
 	case telemetry.Checkpoint:
 		m.checkpointStep.set(float64(e.Step))
 		m.checkpointTime.set(float64(m.now().UnixMilli()) / 1000)

@@ -28,7 +28,9 @@ func aRun(m *Metrics) {
 			Tokens: 100, TokensPerSecond: 400, EpochLoss: 2.5, LearningRate: 0.5, GradientNorm: 3},
 		telemetry.Step{Step: 13, TotalSteps: 40, Epoch: 2, Loss: 1, Perplexity: math.E,
 			Tokens: 100, TokensPerSecond: 200, EpochLoss: 1.5, LearningRate: 0.25, GradientNorm: 4},
-		telemetry.Eval{Step: 13, Loss: 1.25},
+		telemetry.Eval{Step: 12, Loss: 2, Metrics: []telemetry.Metric{{Name: "f1", Value: 1}}},
+		telemetry.Eval{Step: 13, Loss: 1.25, Metrics: []telemetry.Metric{{Name: "accuracy",
+			Value: 0.5}}},
 		telemetry.Checkpoint{Step: 13, Path: "p"},
 		telemetry.Step{Step: 12, TotalSteps: 40, Epoch: 2, Loss: math.NaN(), Skipped: true,
 			Perplexity: math.NaN(), Tokens: 100, EpochLoss: 1.5, LearningRate: 0.25},
@@ -94,11 +96,14 @@ func TestARun(t *testing.T) {
 		"rondo_workers/ring": 2, "rondo_workers/spare": 1, "rondo_workers/lost": 0,
 		"rondo_phase/running": 1, "rondo_phase/waiting": 0, "rondo_phase/ended": 0,
 		"rondo_observer_reachable/etcd": 1, "rondo_observer_reachable/leader": 0,
-		"rondo_learning_rate": 0.25, "rondo_epoch_loss": 1.5,
+		"rondo_learning_rate": 0.25, "rondo_epoch_loss": 1.5, "rondo_eval_metric/accuracy": 0.5,
 	} {
 		if value, is := got[name]; !is || value != want {
 			t.Errorf("%s is %v, want %v", name, value, want)
 		}
+	}
+	if old, is := got["rondo_eval_metric/f1"]; is {
+		t.Errorf("the last evaluation but one had %v", old)
 	}
 	if !math.IsNaN(got["rondo_loss"]) || !math.IsNaN(got["rondo_perplexity"]) {
 		t.Errorf("the loss of a step that is not finite is %v", got["rondo_loss"])
@@ -140,7 +145,8 @@ func TestNothingIsKnown(t *testing.T) {
 		got := values(t, m)
 		for _, name := range []string{"rondo_step", "rondo_planned_steps", "rondo_epoch",
 			"rondo_loss", "rondo_epoch_loss", "rondo_perplexity", "rondo_learning_rate",
-			"rondo_gradient_norm", "rondo_eval_loss", "rondo_checkpoint_step",
+			"rondo_gradient_norm", "rondo_eval_loss", "rondo_eval_metric/accuracy",
+			"rondo_checkpoint_step",
 			"rondo_checkpoint_timestamp_seconds", "rondo_observer_reachable/leader"} {
 			if value, is := got[name]; is {
 				t.Errorf("%s: %s is %v", when, name, value)

@@ -14,7 +14,7 @@ import (
 type liar struct {
 	random *rand.Rand
 	rank   int
-	sane   int // one in so many gatherings is what the rank itself has
+	sane   int // one in this many gathers has the rank's true value
 }
 
 func (l liar) gather(_ context.Context, buf []float32, ends []int) error {
@@ -31,7 +31,7 @@ func (l liar) gather(_ context.Context, buf []float32, ends []int) error {
 	return nil
 }
 
-// lie fills what another rank says: this rank's own, changed in places, or anything.
+// lie fills another rank's values: this rank's own, changed in places, or anything.
 func (l liar) lie(said, own []float32) {
 	if len(own) == len(said) {
 		copy(said, own)
@@ -52,8 +52,8 @@ func (l liar) lie(said, own []float32) {
 	}
 }
 
-// TestByzantineRanks: whatever the other ranks say in a gathering, a rank ends soon, without a
-// panic, and knows whom not to trust if the values cannot be.
+// TestByzantineRanks: whatever the other ranks send, a rank ends soon and without a panic. If the
+// values are impossible, its error names the sender.
 func TestByzantineRanks(t *testing.T) {
 	rounds := 20_000
 	if !testing.Short() {

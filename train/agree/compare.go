@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// CorruptError is what a rank ends with whose state differs from that of most ranks. It must drop
-// the state: the next Join gives it another.
+// CorruptError ends a rank whose state differs from that of most ranks. The rank must drop its
+// state; the next Join gives it another.
 type CorruptError struct {
 	Rank int
 	Sign string // another sign than the state that it is corrupt; "": its state
@@ -19,7 +19,7 @@ func (e *CorruptError) Error() string {
 		e.Rank, cmp.Or(e.Sign, "has other parameters than most ranks"))
 }
 
-// PeerCorruptError is what the other ranks end with then.
+// PeerCorruptError ends the other ranks when one rank is corrupt.
 type PeerCorruptError struct {
 	Ranks []int
 	Sign  string
@@ -30,7 +30,7 @@ func (e *PeerCorruptError) Error() string {
 		e.Ranks, cmp.Or(e.Sign, "have other parameters than the others"))
 }
 
-// SplitError is what all ranks end with when no more than half of them have the same state.
+// SplitError ends all ranks when no more than half of them have the same state.
 type SplitError struct{ Step int64 }
 
 func (e *SplitError) Error() string {
@@ -38,8 +38,8 @@ func (e *SplitError) Error() string {
 		"none can be trusted: training must go back to a checkpoint", e.Step)
 }
 
-// Alike has the ranks compare digests of their states after a step. Those in except take part, and
-// are not compared.
+// Alike compares digests of the ranks' states after a step. The ranks in except take part in the
+// gather, but their digests are not compared.
 func Alike(ctx context.Context, r Ranks, step int64, digest func() uint64, except ...int) error {
 	if len(r.LaneEnds)-len(except) < 2 {
 		return nil
@@ -82,10 +82,10 @@ func (r Ranks) compare(step int64, digests map[int]uint64) error {
 	return r.corrupt(corrupt, "")
 }
 
-// Blame is what this rank ends with when all have seen a sign that one rank is corrupt.
+// Blame returns the error of this rank when all ranks have seen a sign that one rank is corrupt.
 func (r Ranks) Blame(rank int, sign string) error { return r.corrupt([]int{rank}, sign) }
 
-// corrupt is what this rank ends with when the state of some ranks is not to be trusted.
+// corrupt returns the error of this rank when the states of some ranks are not to be trusted.
 func (r Ranks) corrupt(ranks []int, sign string) error {
 	if slices.Contains(ranks, r.Rank) {
 		return &CorruptError{Rank: r.Rank, Sign: sign}

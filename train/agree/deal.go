@@ -54,8 +54,8 @@ func (e *Entry) whoKnows(ctx context.Context, r Ranks) ([]int, error) {
 	return givers, nil
 }
 
-// gatherFrom gives every rank the states of all lanes that have a giver. If the gathering fails,
-// the entry stays as it was.
+// gatherFrom gives every rank the states of all lanes that have a giver. If the gather fails, the
+// entry stays unchanged.
 func (e *Entry) gatherFrom(ctx context.Context, r Ranks, givers []int) error {
 	ends := make([]int, len(r.LaneEnds))
 	order := make([]int, 0, len(givers)) // lanes, by giver

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// State is what a rank keeps from ring to ring. P is the job's progress: see Standing.
+// State is a rank's state, which outlives rings. P is the job's progress: see Standing.
 type State[P any] interface {
 	Standing() Standing[P]
 	// StartFresh makes it the state of a job that has not begun, which is the same on all ranks.
@@ -17,32 +17,32 @@ type State[P any] interface {
 	Check(Standing[P]) error
 	// Adopt makes the standing this rank's. The tensors are those of the rank that it is from.
 	Adopt(from Standing[P])
-	// Lanes returns the lanes' states after the last step, as far as this rank knows them.
+	// Lanes returns the lanes' states after the last step that this rank knows.
 	Lanes() *Entry
 }
 
 // Shards are tensors that the ranks divide among themselves.
 type Shards interface {
-	// Meet has the ranks tell each other what they have. It returns of how many parameters nobody
-	// has any.
+	// Meet exchanges which parameters' shards each rank has. gaps is the number of parameters that
+	// no rank has.
 	Meet(ctx context.Context) (gaps int, err error)
-	// Deal gives this rank what it is to keep: zeros where there are gaps.
+	// Deal gives this rank its shard, with zeros in the gaps.
 	Deal(ctx context.Context) error
 }
 
-// Join is a rank's part in what the ranks of a new ring agree on.
+// Join is one rank's side of the agreement in a new ring.
 type Join[P any] struct {
 	Ranks   Ranks
 	State   State[P]
 	Tensors [][]float32 // the same on all ranks that have a state
 	Memory  Memory      // of Tensors
 	Shards  Shards
-	// Compare says that the ranks that have the elected state compare their tensors before one of
-	// them is copied.
+	// Compare: the ranks that have the elected state compare their tensors before one of them is
+	// copied.
 	Compare bool
-	// Look finds the snapshot to go on from, if there is one of a step after the given one, and
-	// returns what makes it this rank's state. Nil, and a nil load: there is none. Rank 0 alone
-	// calls it, in a goroutine of its own. It may take its time, and ends when ctx does.
+	// Look finds a snapshot of a step after the given one. load makes it this rank's state; nil, or
+	// a nil Look: there is none. Only rank 0 calls Look, in a goroutine of its own. It may be slow,
+	// and ends when ctx does.
 	Look func(ctx context.Context, why Reason, after int64) (load func() error, err error)
 
 	Replayer        Replayer
@@ -50,7 +50,7 @@ type Join[P any] struct {
 	Notice          func(text string) // tells people
 }
 
-// anyStep is what a snapshot of any step is after.
+// anyStep is before every step: Look then takes any snapshot.
 const anyStep = -1
 
 // Run makes the state of all ranks that of the furthest one, and gives each the states of all

@@ -21,7 +21,7 @@ type rank struct {
 	tensors  [3][]float32
 	memory   Memory
 	states   LaneStates
-	gaps     int // what Meet says
+	gaps     int // the result of Meet
 	dealt    bool
 	notices  []string
 }
@@ -156,7 +156,7 @@ func alike(t *testing.T, step int64, first func(lane int) float32, ranks []*rank
 	}
 }
 
-// The furthest rank's state is everybody's, and the lanes come from those who know them.
+// All ranks get the furthest rank's state, and the lanes from the ranks that know them.
 func TestJoinCopies(t *testing.T) {
 	ranks := []*rank{newRank(0), newRank(7, 0, 1, 2), newRank(6, 0, 1), newRank(7, 2, 3, 4, 5)}
 	joined, errs := join(t, nil, nil, ranks...)
@@ -302,9 +302,9 @@ func TestJoinRestores(t *testing.T) {
 	}
 }
 
-// A ring that none of the ranks was in may have gone further and saved its state: a later snapshot
-// goes before what they have, an earlier one or none does not. Nobody looks after a ring that one
-// of them was in.
+// A ring with none of these ranks may have gone further and saved its state: a later snapshot
+// replaces theirs; an earlier one does not. Nobody looks for a snapshot after a ring that one of
+// them was in.
 func TestJoinTakesALaterSnapshot(t *testing.T) {
 	for _, c := range []struct {
 		generation, snapshot int64 // 0: none

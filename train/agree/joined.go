@@ -9,18 +9,18 @@ const (
 	FromReplay     = "replay" // of the lanes that were lost
 )
 
-// Joined is what came of a Join. It is the same on all ranks.
+// Joined is the result of a Join. It is the same on all ranks.
 type Joined struct {
 	Step      int64
 	From      string // FromCheckpoint, FromScratch, FromReplay; empty: from the ranks themselves
 	Donor     int    // the rank whose state it is; -1: from scratch
 	Copied    []int  // ranks that were given the state
 	LostLanes []int  // whose states no rank knew
-	LostSlots int    // parameters of which no rank had what the optimizer keeps
+	LostSlots int    // parameters whose optimizer values no rank had
 	Replayed  int64  // segments of each that they were computed from; 0: they were not
 }
 
-// String says what people should know; nothing if every rank and lane just went on.
+// String is a notice for people; empty if every rank and lane just went on.
 func (j Joined) String() string {
 	lost := j.lost()
 	switch {
@@ -43,7 +43,7 @@ func (j Joined) String() string {
 	return ""
 }
 
-// lost says what no rank had, as the beginning of a sentence.
+// lost names the lanes and slots that no rank had, as the start of a sentence.
 func (j Joined) lost() (text string) {
 	if len(j.LostLanes) > 0 {
 		text = fmt.Sprintf("no worker knew the states of the lanes %v, so ", j.LostLanes)

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// LaneStates holds the lanes' states after the last two steps that commit, as far as this rank
-// knows them. While a rank computes a step or a round, the states before it stay, so that another
-// ring can go on from them. A rank knows the states of its own lanes, and those of its
-// predecessor's lanes, which arrive ahead of each gradient.
+// LaneStates holds the lanes' states that this rank knows, after each of the last two committed
+// steps. While a rank computes a step or a round, the states before it stay, so that another ring
+// can go on from them. A rank knows the states of its own lanes and of its predecessor's, which
+// arrive ahead of each gradient.
 type LaneStates struct{ entries [2]Entry }
 
 // Entry is the lanes' states after a step. Its ring is the one that the step was computed in. No
@@ -22,7 +22,7 @@ type Entry struct {
 	zeroed bool      // by Zero, which every rank has called
 }
 
-// NewLaneStates makes room for the states of so many lanes, each of size floats.
+// NewLaneStates allocates the states of all lanes, each of size floats.
 func NewLaneStates(lanes, size int) LaneStates {
 	var s LaneStates
 	for i := range s.entries {
@@ -54,7 +54,7 @@ func (s *LaneStates) At(v Version) *Entry {
 	return s.Open(v, v.Step)
 }
 
-// find returns a step's entry, of whatever ring; nil: there is none.
+// find returns a step's entry of any ring; nil: there is none.
 func (s *LaneStates) find(step int64) *Entry {
 	for i := range s.entries {
 		if s.entries[i].Step == step {
@@ -99,8 +99,8 @@ func (e *Entry) Lost() []int {
 	return lost
 }
 
-// Heal sets the state of every known lane that is not finite to zero, and says whether one of own
-// was not. It judges each lane by itself, so that all ranks that know a lane heal it alike.
+// Heal zeroes the state of every known lane that is not finite, and reports whether one of own was
+// not. It judges each lane by itself, so all ranks that know a lane heal it in the same way.
 func (e *Entry) Heal(own Lanes) (healed bool) {
 	for lane, known := range e.Known {
 		if state := e.Lanes(Lanes{lane, 1}); known && slices.ContainsFunc(state, infinite) {
@@ -111,5 +111,5 @@ func (e *Entry) Heal(own Lanes) (healed bool) {
 	return healed
 }
 
-// infinite says whether a value is infinite or not a number: all bits of its exponent are set.
+// infinite reports whether v is infinite or NaN: all bits of its exponent are set.
 func infinite(v float32) bool { return math.Float32bits(v)&0x7f800000 == 0x7f800000 }

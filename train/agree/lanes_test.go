@@ -48,7 +48,7 @@ func TestHeal(t *testing.T) {
 	}
 }
 
-// dealt has 40 lanes, of which each rank knows some, be dealt to three ranks.
+// dealt deals 40 lanes to three ranks, each of which knows some.
 func dealt(t *testing.T, knows func(rank, lane int) bool) (entries [3]*Entry, lost [3][]int) {
 	t.Helper()
 	const lanes = 40 // more than one float of a mask stands for
@@ -88,7 +88,7 @@ func TestDeal(t *testing.T) {
 	}
 }
 
-// A deal that fails leaves what was known, and marks nothing else as known.
+// A deal that fails keeps the known lanes, and marks no others as known.
 func TestDealBreaks(t *testing.T) {
 	s := NewLaneStates(4, 1)
 	e := s.At(Version{7, 1})

@@ -14,8 +14,8 @@ type Memory struct {
 	Piece  []float32      // host memory that a device's tensors pass through
 }
 
-// window returns host memory for the first floats of x, at most so many: x itself, or a piece that
-// download fills and upload empties.
+// window returns host memory for the first floats of x, at most most of them: x itself, or the
+// piece that download fills and upload empties.
 func (m Memory) window(x []float32, most int) []float32 {
 	if m.Device == nil {
 		return x[:min(len(x), most)]

@@ -8,7 +8,7 @@ import (
 	"rondo/compute/cpu"
 )
 
-// The digest tells apart any two states, whatever memory they are in.
+// Any two states have different digests, in any kind of memory.
 func TestDigest(t *testing.T) {
 	dev, err := cpu.New(cpu.Config{Threads: 1})
 	if err != nil {

@@ -13,8 +13,8 @@ type Ranks struct {
 	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
 	Names      []string // of the ranks, for people; nil: numbers will do
 	Generation int64    // of the ring
-	// AllGather gives every rank what rank i has in buf[ends[i-1]:ends[i]]. It writes no other bits
-	// where a rank has these already. Nil: this rank is alone.
+	// AllGather gives every rank buf[ends[i-1]:ends[i]] of each rank i. Where a rank already has
+	// these values, it writes the same bits. Nil: this rank is alone.
 	AllGather func(ctx context.Context, buf []float32, ends []int) error
 }
 
@@ -50,8 +50,8 @@ func (r Ranks) evenEnds(size int) []int {
 	return ends
 }
 
-// Distrust returns the error of a rank that has said what cannot be. It goes on like one whose
-// memory is corrupt.
+// Distrust returns the error for a rank that sent an impossible value. It is treated like a rank
+// with corrupt memory.
 func (r Ranks) Distrust(rank int, format string, a ...any) error {
 	return fmt.Errorf("%s says "+format+": %w", append(append([]any{r.Name(rank)}, a...),
 		r.corrupt([]int{rank}, ""))...)
@@ -65,12 +65,12 @@ func pair(v float32) (uint16, bool) {
 	return uint16(v), float32(uint16(v)) == v
 }
 
-// checked is a gathered value that can tell what no sound rank says.
+// checked is a gathered value that can recognise impossible contents.
 type checked interface{ check() error }
 
 // Gather gives every rank the values of all, by rank. A value has a fixed size, as encoding/binary
-// defines it. Its bytes travel in pairs, since a float32 holds whole numbers of 24 bits. What a
-// rank cannot have said in good faith is an error that names it.
+// defines it. Its bytes travel in pairs, since a float32 holds whole numbers of 24 bits. An
+// impossible value is an error that names its rank.
 func Gather[T any](ctx context.Context, r Ranks, own T) ([]T, error) {
 	all := make([]T, len(r.LaneEnds))
 	if r.AllGather == nil {

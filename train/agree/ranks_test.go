@@ -49,8 +49,8 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, ends []int)
 	}
 }
 
-// together runs do on n ranks, which share the lanes evenly. The first rank that fails ends the
-// others' gatherings. It returns what each rank's do has returned.
+// together runs do on n ranks, which share the lanes evenly. The first failure ends the others'
+// gathers. It returns the results of all.
 func together(t *testing.T, n, lanes int, do func(ctx context.Context, r Ranks) error) []error {
 	t.Helper()
 	m := &meeting{bufs: make([][]float32, n), met: make(chan struct{})}

@@ -16,9 +16,9 @@ const (
 
 // Replayer computes lanes' states from the data.
 type Replayer interface {
-	// Reset says whether the state of all lanes is zero before a segment, from 0.
+	// Reset reports whether the state of all lanes is zero before a segment, from 0.
 	Reset(segment int64) bool
-	// Replay makes what computes the states of some lanes, from zeros.
+	// Replay returns a Replay of some lanes, whose states begin at zero.
 	Replay(lanes Lanes) (Replay, error)
 }
 

@@ -19,7 +19,7 @@ const (
 // lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.
 const lookSigns = time.Second
 
-// found is what Join.Look has returned.
+// found is the result of Join.Look.
 type found struct {
 	load func() error
 	err  error

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// A rank that is late in so many roll calls in a row is named, or put out of the ring.
+	// Roll calls in a row after which a late rank is named, or put out of the ring.
 	nameCalls  = 2
 	evictCalls = 3
 	// nameFactor is how many times slower than the others a rank must be to be named.
 	nameFactor = 1.5
 	// leastDelay is the least time that a late rank costs the others in a step. Less is noise.
 	leastDelay = time.Millisecond
-	// blockedFactor: the network is blamed for blocked sends only if they took so many times
+	// blockedFactor: the network is blamed for blocked sends only if they took this many times
 	// longer than the slowest rank's extra work. A rank with a busy processor receives slowly, too.
 	blockedFactor = 4
 )
 
-// Roll is what a rank keeps from one roll call to the next.
+// Roll is a rank's memory between roll calls.
 type Roll struct {
 	generation int64         // of the ring
 	evicted    []bool        // the ranks that a StragglerError has named in this generation
@@ -33,8 +33,8 @@ type Roll struct {
 // lateness is for how many roll calls in a row a rank was late.
 type lateness struct{ named, evict int }
 
-// presence is what a rank answers to a roll call. Times are nanoseconds, the mean over the steps
-// since the last call. Its size is fixed.
+// presence is a rank's answer to a roll call. Times are nanoseconds, the mean over the steps since
+// the last call. Its size is fixed.
 type presence struct {
 	Digest  uint64 // of the state
 	Steps   int64
@@ -42,7 +42,7 @@ type presence struct {
 	Sending int64 // its sends were blocked
 }
 
-// check returns an error for what no rank says in good faith.
+// check returns an error for an impossible answer.
 func (p presence) check() error {
 	if p.Steps < 0 || p.Compute < 0 || p.Sending < 0 {
 		return fmt.Errorf("that %d steps took %d ns each, and sending %d", p.Steps, p.Compute,
@@ -51,9 +51,9 @@ func (p presence) check() error {
 	return nil
 }
 
-// Begin starts anew in a ring, in which this rank's sends were blocked for so long so far. If the
-// coordinator keeps the ring although a StragglerError has named a rank, the generation stays, and
-// so does the list of those ranks.
+// Begin starts in a new ring. sending is how long this rank's sends have been blocked in it so far.
+// If the coordinator keeps the ring although a StragglerError has named a rank, the generation
+// stays, and so does the list of those ranks.
 func (r *Roll) Begin(ranks Ranks, sending time.Duration) {
 	evicted, n := r.evicted, len(ranks.LaneEnds)
 	if r.generation != ranks.Generation || len(evicted) != n {
@@ -141,8 +141,8 @@ func median(all []presence, of func(presence) int64) int64 {
 	return values[(len(values)-1)/2]
 }
 
-// StragglerError is what all ranks end with when one rank holds up the others for evictCalls roll
-// calls. A rank is named in one such error of a generation at most.
+// StragglerError ends all ranks when one rank holds up the others for evictCalls roll calls. A rank
+// is named in at most one such error of a generation.
 type StragglerError struct {
 	Rank int
 	Text string

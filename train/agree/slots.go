@@ -7,8 +7,8 @@ import (
 	"rondo/compute"
 )
 
-// SlotsConfig is what a rank's part of the optimizer's slots needs from its trainer: see
-// train.Slots. The numbers are the same on all ranks.
+// SlotsConfig gives a rank's part of the optimizer's slots access to its trainer: see train.Slots.
+// The numbers are the same on all ranks.
 type SlotsConfig struct {
 	Device   compute.Device
 	Clipper  compute.Clipper

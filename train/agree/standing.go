@@ -7,8 +7,8 @@ import "fmt"
 // the last bit.
 type Version struct{ Step, Ring int64 }
 
-// Standing is what a rank says of its state when a ring begins. P is the job's progress: a value of
-// a fixed size, which the ranks copy from the one whose state they go on from.
+// Standing describes a rank's state when a ring begins. P is the job's progress, a value of fixed
+// size. The ranks copy it from the one whose state they go on from.
 type Standing[P any] struct {
 	Has     bool // this rank has a state; if not, the rest is zero
 	Found   bool // the state is that of the snapshot that rank 0 looked for
@@ -21,7 +21,7 @@ type Standing[P any] struct {
 	Progress P
 }
 
-// check returns an error for what no rank says in good faith.
+// check returns an error for an impossible standing.
 func (s Standing[P]) check() error {
 	if v := s.Version; v.Step < 0 || v.Ring < 0 || s.Joined < 0 {
 		return fmt.Errorf("that it has step %d of ring %d, and joined ring %d", v.Step, v.Ring,
@@ -30,10 +30,10 @@ func (s Standing[P]) check() error {
 	return nil
 }
 
-// same says whether two ranks have the same parameters.
+// same reports whether two ranks have the same parameters.
 func (s Standing[P]) same(o Standing[P]) bool { return s.Has && o.Has && s.Version == o.Version }
 
-// before says whether the ranks go on from o rather than from s. The ring with the higher
+// before reports whether the ranks go on from o rather than from s. The ring with the higher
 // generation decides, so steps that a rank did in a ring that the others had left do not count.
 func (s Standing[P]) before(o Standing[P]) bool {
 	switch {

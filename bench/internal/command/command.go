@@ -1,5 +1,5 @@
-// Package command is what the programs of bench have around them: flags, signals and how they end.
-// It does not know what they measure. It imports nothing of ours.
+// Package command is the frame of bench's programs: flags, signals, exit codes. It does not know
+// what they measure. It imports nothing of ours.
 package command
 
 import (
@@ -14,16 +14,16 @@ import (
 	"syscall"
 )
 
-// What a program ends with.
+// The exit codes.
 const (
 	failed   = 1
 	misused  = 2
 	finished = 0
 )
 
-// Main is a program whose flags are declared. It parses them, has ready make of them and of the
-// arguments what is to be run, and runs that until it is done or the process is asked to end.
-// Whoever calls the program wrongly is told by ready's error; [flag.ErrHelp] says how it is called.
+// Main runs a program whose flags are declared. It parses them and calls ready, which checks flags
+// and arguments. Then it calls run, with a context that ends when the process is asked to end. An
+// error of ready is a usage error; [flag.ErrHelp] prints the usage.
 func Main(name string, ready func() error, run func(context.Context) error) {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -32,7 +32,7 @@ func Main(name string, ready func() error, run func(context.Context) error) {
 	os.Exit(code)
 }
 
-// end runs a program, and returns what it ends with.
+// end runs a program and returns its exit code.
 func end(
 	ctx context.Context, name string, log io.Writer, ready func() error,
 	run func(context.Context) error,
@@ -53,7 +53,7 @@ func end(
 	return finished
 }
 
-// NoArguments refuses what is left behind the flags.
+// NoArguments refuses arguments after the flags.
 func NoArguments() error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flag.Arg(0))
@@ -80,7 +80,7 @@ func Corpus(corpus *string, extra *[]string) error {
 	return nil
 }
 
-// CorpusUsage says how such a program is called.
+// CorpusUsage sets the usage text of a program that takes a corpus.
 func CorpusUsage(name string) {
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage:", name,

@@ -13,21 +13,21 @@ import (
 	"rondo/internal/netns"
 )
 
-// A link's burst is how many bytes may go at once after a pause. It is as few as `tc` shapes well,
-// since a message's first bytes would else arrive sooner than the rate lets them; and as many as
-// pass in a millisecond, since a link whose timer comes late, as on a machine whose processors are
-// busy, has lost what exceeds it.
+// A link's burst is the number of bytes that may be sent at once after a pause. It is as small as
+// `tc` can shape well, because the first bytes of a message would otherwise arrive too early. It is
+// at least the bytes of a millisecond, because a link whose timer is late, as on a busy machine,
+// loses any excess.
 const (
 	leastBurst = 10_000
 	burstTime  = time.Millisecond
 )
 
-// congestion is the algorithm that every Linux has, whatever this machine's default is. On links
-// that lose nothing it fills them; others, such as BBR, look for the rate by trying, and find
-// another each time.
+// congestion is an algorithm that every Linux has, so that this machine's default does not matter.
+// On links without loss it fills them. Others, such as BBR, probe for the rate, and find another
+// each time.
 const congestion = "reno"
 
-// Run has f use a network of so many hosts, and removes it when f returns. f must end with ctx.
+// Run calls f with a network of count hosts, and removes it when f returns. f must end with ctx.
 func Run(count int, f func([]*netns.Host) error) (err error) {
 	n, err := netns.New()
 	if err != nil {
@@ -48,7 +48,7 @@ func Run(count int, f func([]*netns.Host) error) (err error) {
 	return f(all)
 }
 
-// Shape limits what each host sends to so many megabits a second.
+// Shape limits each host to a rate in megabits a second.
 func Shape(all []*netns.Host, megabits int) error {
 	return ShapeKilobits(all, 1000*megabits)
 }

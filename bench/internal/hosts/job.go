@@ -30,7 +30,7 @@ type Job struct {
 	Log     io.Writer                                // of all processes
 }
 
-// Train runs a command line of `rondo train` as the job, and returns what it reported.
+// Train runs a command line of `rondo train` as the job, and returns its result.
 func (j Job) Train(ctx context.Context, train ...string) (r trial.Result, err error) {
 	data, err := os.MkdirTemp("", "rondo-hosts-")
 	if err != nil {
@@ -61,8 +61,8 @@ func (j Job) Train(ctx context.Context, train ...string) (r trial.Result, err er
 	return trial.Run(ctx, j.Log, j.Lead.Command(train)...)
 }
 
-// AtOnce runs a function for each of n, all at once, and returns the mean of what they return. The
-// first that fails ends the others.
+// AtOnce runs f for each of n at the same time, and returns the mean of their results. The first
+// error ends the others.
 func AtOnce(ctx context.Context, n int, f func(ctx context.Context, i int) (float64, error)) (
 	float64, error,
 ) {
@@ -105,7 +105,7 @@ func start(log io.Writer, argv []string) (end func() error, err error) {
 		err := d.Start()
 		started <- err
 		if err == nil {
-			_ = d.Wait() // it is killed, or has ended by itself with what the job says
+			_ = d.Wait() // it was killed, or ended by itself; the job's output says why
 			close(ended)
 		}
 	}()

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// maxNotes is how much of what processes write is kept: the end.
+// maxNotes bounds the kept output of processes; the end is kept.
 const maxNotes = 16 << 10
 
-// Notes keeps what processes write to their standard error, for whoever asks once one has failed.
+// Notes keeps the standard error of processes, for the message about one that has failed.
 type Notes struct {
 	mu   sync.Mutex
 	text []byte
@@ -25,7 +25,7 @@ func (n *Notes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String is the end of what was written.
+// String returns the end of the output.
 func (n *Notes) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package side runs one side of a comparison: a program that prints its measurements as JSON. It
-// does not know what they are. It imports internal/procgroup.
+// does not know their meaning. It imports internal/procgroup.
 package side
 
 import (

@@ -1,6 +1,5 @@
-// Package trial runs `rondo train --json` as a person would and reads what it reports, for the
-// measurements under bench. It decides nothing about the job: callers give its flags. It imports
-// internal/procgroup.
+// Package trial runs `rondo train --json` for the measurements under bench, and reads its events.
+// Callers give the job's flags. It imports internal/procgroup.
 package trial
 
 import (
@@ -21,7 +20,7 @@ import (
 // stopTimeout is how long a cancelled job may take to save and end before it is killed.
 const stopTimeout = time.Minute
 
-// A Result is what a job reported.
+// A Result is the figures that a job printed.
 type Result struct {
 	Steps           int64
 	Epoch           int64
@@ -36,7 +35,7 @@ type Result struct {
 // A Timing is where the seconds of a step went.
 type Timing struct {
 	Compute float64 `json:"compute_seconds"`
-	Exposed float64 `json:"exposed_seconds"` // of the ring's time, beside compute
+	Exposed float64 `json:"exposed_seconds"` // ring time not overlapped
 	Waiting float64 `json:"waiting_seconds"` // for others
 }
 

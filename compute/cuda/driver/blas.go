@@ -13,13 +13,14 @@ import (
 	"unsafe"
 )
 
-// Operand is what a product's operands are in memory, and what is made of them. Sums are float32.
+// Operand is the type of a product's operands in memory, and the type that they are multiplied in.
+// Sums are float32.
 type Operand int
 
 // The operands.
 const (
 	Float32  Operand = iota // float32
-	TF32                    // float32, of which 10 bits of significand are multiplied
+	TF32                    // float32, multiplied with 10 bits of significand
 	BFloat16                // bfloat16
 	Float16                 // IEEE 754 half precision
 )
@@ -40,7 +41,8 @@ func (o Operand) numbers() (kind, compute C.int) {
 	panic(fmt.Sprintf("driver: operand %d is not one of 0..3", int(o)))
 }
 
-// The statuses of a call that found no memory, and of one that is for no such device or operands.
+// The statuses of a call without enough memory, and of one that the device or its operands do not
+// support.
 const (
 	blasAllocFailed  = 3
 	blasArchMismatch = 8
@@ -58,7 +60,7 @@ func statuses() map[int]string {
 		16: "LICENSE_ERROR"}
 }
 
-// blas says whether an error is one of cuBLAS, whose numbers are its own.
+// blas reports whether the error is cuBLAS's, whose numbers are its own.
 func (e *Error) blas() bool { return strings.HasPrefix(e.Call, "cublas") }
 
 // multiplied is a call's status as an error.
@@ -156,7 +158,7 @@ type Product struct {
 // Multiply enqueues a product.
 func (b *BLAS) Multiply(p *Product) error {
 	kind, compute := p.Operand.numbers()
-	// What is packed in rows is, in columns, transposed: c' = op(b)' op(a)'.
+	// Rows packed in memory are columns to cuBLAS, so it computes c' = op(b)' op(a)'.
 	swapped := C.struct_rondo_product{trans_a: flag(p.TransB), trans_b: flag(p.TransA),
 		m: C.int(p.N), n: C.int(p.M), k: C.int(p.K), _type: kind, compute: compute,
 		alpha: C.float(p.Alpha), beta: C.float(p.Beta),

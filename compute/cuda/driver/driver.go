@@ -1,17 +1,16 @@
 //go:build cuda
 
-// Package driver is what package cuda needs of NVIDIA's driver API, of cuBLAS and of NCCL, with
-// errors that say which call failed and in CUDA's words. It calls gorgonia.org/cu for everything
-// that this has, and the C functions themselves for the rest: pinned memory, stream capture and
-// graphs, a kernel's limit of shared memory, cuBLAS, NCCL; and for what is called so often, or
-// waited for so keenly, that it is to be one call of C: launches, and looking at events.
+// Package driver is package cuda's access to NVIDIA's driver API, cuBLAS and NCCL. Errors name the
+// failed call, in CUDA's words. It calls gorgonia.org/cu where that has a function, and C functions
+// for the rest: pinned memory, stream capture and graphs, a kernel's limit of shared memory, cuBLAS
+// and NCCL. Launches and looks at events, which are frequent, are one call of C each.
 //
-// A CUDA context is current on an operating system's thread, and a goroutine moves between them:
-// every call here stays on its thread and makes its context current first. What a Context made is
-// used by one goroutine at a time.
+// A CUDA context is current on an operating system's thread, and a goroutine moves between threads.
+// So every call here stays on its thread and makes its context current first. The objects of a
+// Context are used by one goroutine at a time.
 //
-// The package knows no kernels, shapes or tensors, and keeps no count of memory. It imports libcuda
-// of ours, and gorgonia.org/cu; cuda.h is needed to build it, and no library to run it.
+// The package knows no kernels, shapes or tensors, and does not count memory. It imports libcuda of
+// ours, and gorgonia.org/cu. cuda.h is needed to build it, and no library to run it.
 package driver
 
 // #include "driver.h"
@@ -40,8 +39,8 @@ type Info struct {
 	Driver          string // the newest CUDA that the driver supports: "12.4"
 }
 
-// Devices lists the devices of this machine that the driver shows, without their free memory.
-// Without a driver it says why there is none.
+// Devices lists the devices that the driver shows, without their free memory. Without a driver its
+// error says why.
 func Devices() ([]Info, error) {
 	count, err := Count()
 	if err != nil {
@@ -56,7 +55,7 @@ func Devices() ([]Info, error) {
 	return all, nil
 }
 
-// Count is how many devices the driver shows. Without a driver it says why there is none.
+// Count returns the number of devices that the driver shows. Without a driver its error says why.
 func Count() (int, error) {
 	if missing := libcuda.Missing(); missing != "" {
 		return 0, errors.New(missing)
@@ -65,8 +64,8 @@ func Count() (int, error) {
 	return count, failure("cuDeviceGetCount", err)
 }
 
-// Free is how many bytes of a device's memory are free. It takes a context to ask: some tenths of a
-// second, and hundreds of megabytes of the device meanwhile, unless the process has one.
+// Free returns a device's free memory in bytes. Unless the process has a context on the device, it
+// opens one: that takes some tenths of a second and, until it returns, hundreds of megabytes.
 func Free(index int) (int64, error) {
 	c, err := Open(index)
 	if err != nil {
@@ -85,7 +84,7 @@ func find(index int) (device cu.Device, err error) {
 	return device, failure("cuDeviceGet", err)
 }
 
-// Describe describes one device, but for its free memory.
+// Describe describes one device, without its free memory.
 func Describe(index int) (Info, error) {
 	device, err := find(index)
 	if err != nil {
@@ -128,7 +127,7 @@ type Context struct {
 	context cu.CUContext
 	waiter  waiter
 	hung    error       // set when a wait was given up
-	asked   chan *Event // what the waiter is to wait for
+	asked   chan *Event // the event that the waiter is to wait for
 	waited  chan error
 	ended   chan struct{}
 	timer   *time.Timer
@@ -182,7 +181,7 @@ func (c *Context) do(call string, f func() error) error {
 	return failure(call, f())
 }
 
-// wait is the goroutine that waits in the driver, so that who has asked it to can give up.
+// wait is the goroutine that waits in the driver, so that its callers can give up.
 func (c *Context) wait() {
 	defer close(c.ended)
 	for event := range c.asked {

@@ -11,7 +11,7 @@ import (
 	"reflect"
 )
 
-// Error is what a call of the driver or of cuBLAS returned.
+// Error is an error returned by a call of the driver or of cuBLAS.
 type Error struct {
 	Call string // cuMemAlloc
 	Code int
@@ -23,16 +23,17 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, e.Code, e.Text)
 }
 
-// OutOfMemory says whether a call failed for lack of the device's memory.
+// OutOfMemory reports whether a call failed for lack of the device's memory.
 func OutOfMemory(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && (e.Code == C.CUDA_ERROR_OUT_OF_MEMORY && !e.blas() ||
 		e.Code == blasAllocFailed && e.blas())
 }
 
-// Broken says whether an error is for good: the device, or all that this process has on it, is
-// lost, and every later call fails as well. After others, as a wrong argument, it works as before;
-// so it does after cuBLAS's, behind which there may be a loss, but then the next call says so.
+// Broken reports whether an error is permanent: the device, or this process's context on it, is
+// lost, and every later call fails as well. After other errors, such as a wrong argument, the
+// device works as before. After an error of cuBLAS the device may be lost too, but then the next
+// call reports it.
 func Broken(err error) bool {
 	if errors.Is(err, errHung) {
 		return true
@@ -62,20 +63,22 @@ const (
 	mpsClientTerminated = 810
 )
 
-// TooManyBlocks says whether a cooperative launch was refused because its blocks cannot all be
-// resident at once, as where another process has a part of the GPU. Nothing was launched.
+// TooManyBlocks reports whether a cooperative launch was refused because its blocks cannot all be
+// resident at once, for instance because another process has a part of the GPU. Nothing was
+// launched.
 func TooManyBlocks(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && !e.blas() && e.Code == C.CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE
 }
 
-// Unsupported says whether cuBLAS has no product of such operands, or none for such a device.
+// Unsupported reports whether cuBLAS has no product of these operands, on any device or on this
+// one.
 func Unsupported(err error) bool {
 	e, ok := errors.AsType[*Error](err)
 	return ok && e.blas() && (e.Code == blasArchMismatch || e.Code == blasNotSupported)
 }
 
-// failure is what a call of cu or of the C functions returned, as an *Error.
+// failure makes an *Error of an error of cu or of the C functions.
 func failure(call string, err error) error {
 	if err == nil {
 		return nil

@@ -42,18 +42,18 @@ func (e *Event) Close() error {
 	return e.context.do("cuEventDestroy", func() error { return cu.DestroyEvent(&e.event) })
 }
 
-// Record makes the event what the stream has been given to do so far.
+// Record places the event behind the work that the stream has so far.
 func (e *Event) Record(s *Stream) error {
 	return e.context.do("cuEventRecord", func() error { return e.event.Record(s.stream) })
 }
 
-// keenness is how long Wait looks by itself, before it sleeps and pays for being woken: some tens
-// of microseconds, twice, for the driver's thread and ours. What a training step waits for is
-// mostly there within a millisecond, and of what takes longer the price is a few percent.
+// keenness is how long Wait polls before it sleeps. Waking up costs some tens of microseconds,
+// twice: for the driver's thread and ours. Most waits of a training step end within a millisecond;
+// for longer ones the price is a few percent.
 const keenness = time.Millisecond
 
-// Poll looks whether the event has come to pass, again and again until the limit, and once at
-// least. It keeps a processor busy meanwhile.
+// Poll looks at the event at least once, and again until it has passed or the limit is over. It
+// keeps a processor busy.
 func (e *Event) Poll(limit time.Duration) (passed bool, err error) {
 	result := C.rondo_poll(e.context.c(), e.c(), C.int64_t(limit))
 	if result == C.CUDA_ERROR_NOT_READY {
@@ -87,9 +87,9 @@ func (e *Event) Wait(limit time.Duration) error {
 	}
 }
 
-// A waiter is what the goroutine that waits in the driver has: a stream in which nothing is done
-// but to wait for what it is asked to, and the one event for which a thread sleeps. For others the
-// driver would keep a processor busy.
+// A waiter is the goroutine that waits in the driver. Its stream does nothing but wait for other
+// events. Its one event lets a thread sleep; for other events the driver would keep a processor
+// busy.
 type waiter struct {
 	stream cu.Stream
 	woken  cu.Event

@@ -12,9 +12,9 @@ type Graph struct {
 	Nodes   int // kernels, copies and fills
 }
 
-// BeginCapture makes the stream keep the work that it is given, and do none of it. The mode is
-// relaxed: the two others bind a capture to one thread, on which a goroutine does not stay, and
-// forbid memory to be made meanwhile.
+// BeginCapture makes the stream record its work instead of doing it. The mode is relaxed: the two
+// others bind a capture to one thread, which a goroutine may leave, and forbid allocations during
+// it.
 func (s *Stream) BeginCapture() error {
 	return s.context.do("cuStreamBeginCapture", func() error {
 		return failed("cuStreamBeginCapture",
@@ -22,7 +22,7 @@ func (s *Stream) BeginCapture() error {
 	})
 }
 
-// EndCapture returns what the stream has kept since. After an error it works as before.
+// EndCapture returns the recorded work. After an error the stream works as before.
 func (s *Stream) EndCapture() (*Graph, error) {
 	g := &Graph{context: s.context}
 	err := s.context.do("cuStreamEndCapture", func() error {

@@ -15,9 +15,10 @@ const maxFolders = 64
 const librariesEnvironment = "RONDO_CUDA_LIBRARIES"
 
 // libraryFolders are those in which a library of NVIDIA is looked for, each with a slash behind:
-// where the loader looks, written as none; the toolkit's; and where pip puts NVIDIA's packages
-// (site-packages/nvidia/*/lib), for the Python of PATH, an active environment, the user, and the
-// places where images have one. Only folders that have the file are returned, and the first always.
+// where the loader looks, written as none; the toolkit's; and where conda (lib) and pip
+// (site-packages/nvidia/*/lib) put NVIDIA's packages, for the Python of PATH, an active
+// environment, the user, and the places where images have one. Only folders that have the file are
+// returned, and the first always.
 func libraryFolders(file string) []string {
 	all := []string{"", "/usr/local/cuda/lib64/"}
 	roots := pythonRoots()
@@ -28,10 +29,10 @@ func libraryFolders(file string) []string {
 		}
 	}
 	for _, root := range roots {
-		for _, packages := range []string{"site-packages", "dist-packages"} {
+		for _, lib := range []string{"lib", "lib/python3*/site-packages/nvidia/*/lib",
+			"lib/python3*/dist-packages/nvidia/*/lib"} {
 			// The pattern has no fault, and so the call no error.
-			found, _ := filepath.Glob(filepath.Join(root, "lib", "python3*", packages, "nvidia",
-				"*", "lib", file))
+			found, _ := filepath.Glob(filepath.Join(root, lib, file))
 			for _, path := range found {
 				all = append(all, filepath.Dir(path)+"/")
 			}

@@ -17,7 +17,7 @@ type Module struct {
 	module  cu.Module
 }
 
-// Load compiles PTX for the device. The driver keeps what it has compiled for the next time.
+// Load compiles PTX for the device. The driver caches the result.
 func (c *Context) Load(ptx string) (*Module, error) {
 	m := &Module{context: c}
 	err := c.do("cuModuleLoadData", func() (err error) {
@@ -59,7 +59,7 @@ func (m *Module) Kernel(name string) (*Kernel, error) {
 // c is the kernel as C has it: cu's Function is that and nothing else, but does not show it.
 func (k *Kernel) c() C.CUfunction { return *(*C.CUfunction)(unsafe.Pointer(&k.function)) }
 
-// allow raises what the kernel may be launched with.
+// allow raises the kernel's limit of shared memory.
 func (k *Kernel) allow(shared int) error {
 	return k.context.do("cuFuncSetAttribute", func() error {
 		err := failed("cuFuncSetAttribute", C.cuFuncSetAttribute(k.c(),
@@ -71,14 +71,14 @@ func (k *Kernel) allow(shared int) error {
 	})
 }
 
-// Use is what a kernel takes of a multiprocessor.
+// Use is a kernel's use of a multiprocessor.
 type Use struct {
 	Registers int // of a thread
 	Local     int // bytes of a thread's local memory: spilled registers, and arrays with addresses
 	Threads   int // the most that a block may have
 }
 
-// Use says what the driver's compiler made of the kernel.
+// Use returns the registers and memory that the driver's compiler gave the kernel.
 func (k *Kernel) Use() (u Use, err error) {
 	err = k.context.do("cuFuncGetAttribute", func() (err error) {
 		if u.Registers, err = k.function.Attribute(cu.NumRegs); err != nil {
@@ -93,8 +93,8 @@ func (k *Kernel) Use() (u Use, err error) {
 	return u, err
 }
 
-// Resident is how many blocks of so many threads, and bytes of shared memory, a multiprocessor can
-// have at once.
+// Resident returns how many blocks a multiprocessor can have at once, each of threads threads and
+// shared bytes of shared memory.
 func (k *Kernel) Resident(threads, shared int) (int, error) {
 	if shared > k.shared {
 		if err := k.allow(shared); err != nil {

@@ -28,7 +28,7 @@ const oldestNCCL = 21901
 // abortPatience is how long an abort may take before the device counts as hanging.
 const abortPatience = 30 * time.Second
 
-// NCCLError is what a function of NCCL returned.
+// NCCLError is an error returned by a function of NCCL.
 type NCCLError struct {
 	Code int
 	Text string
@@ -44,8 +44,8 @@ type NCCL struct {
 	AbortPatience time.Duration
 }
 
-// OpenNCCL opens the first NCCL 2 that will do. It fails, and says why the first does not, where
-// there is none.
+// OpenNCCL opens the first NCCL 2 that is new enough. Without one its error says why the first was
+// not.
 func OpenNCCL() (*NCCL, error) {
 	const file = "libnccl.so.2"
 	var first error
@@ -82,7 +82,7 @@ func openNCCL(file string) (*NCCL, error) {
 	return n, nil
 }
 
-// Close gives back what OpenNCCL made; the library stays where it is. No Abort may be under way.
+// Close frees NCCL's handle; the library stays loaded. No Abort may be running.
 func (n *NCCL) Close() {
 	C.rondo_nccl_free(n.library)
 	n.library = nil
@@ -91,7 +91,7 @@ func (n *NCCL) Close() {
 // Version is NCCL's: "2.23.4".
 func (n *NCCL) Version() string {
 	v := n.version
-	if v < 10000 { // as it was counted up to 2.8
+	if v < 10000 { // the numbering until 2.8
 		return fmt.Sprintf("%d.%d.%d", v/1000, v%1000/100, v%100)
 	}
 	return fmt.Sprintf("%d.%d.%d", v/10000, v%10000/100, v%100)
@@ -124,7 +124,7 @@ type Comm struct {
 	mu      sync.Mutex
 	comm    *C.struct_rondo_comm // nil after Abort
 	aborted chan struct{}        // closed when Abort has come to its end
-	failed  error                // what came of it, then
+	failed  error                // the result, once it has ended
 }
 
 // errAborted is that a group has been left.
@@ -162,18 +162,18 @@ func (g *Comm) call(name string, f func() C.int) error {
 	})
 }
 
-// Sum enqueues the sum of n floats over the group, in place. Settle says what comes of it.
+// Sum enqueues the sum of n floats over the group, in place. Settle returns its error.
 func (g *Comm) Sum(s *Stream, at unsafe.Pointer, n int) error {
 	return g.call("ncclAllReduce", func() C.int {
 		return C.rondo_comm_sum(g.comm, unsafe.Pointer(s.c()), C.size_t(uintptr(at)), C.size_t(n))
 	})
 }
 
-// settlePause is between two looks at what NCCL does in the background.
+// settlePause is the pause between two looks at NCCL's background work.
 const settlePause = 200 * time.Microsecond
 
-// Settle waits until what was begun has been done, or enqueued, or has failed. It fails after an
-// Abort, and when an operation that was enqueued has failed since.
+// Settle waits until the operation that was begun is done, enqueued or failed. It fails after an
+// Abort, and when an enqueued operation has failed since.
 func (g *Comm) Settle(ctx context.Context) error {
 	for {
 		var state C.int
@@ -194,8 +194,8 @@ func (g *Comm) Settle(ctx context.Context) error {
 	}
 }
 
-// Abort begins to leave the group: what is under way in it ends, on the device too, as if it had
-// been done. It waits for nothing: Left does.
+// Abort starts to leave the group: its operations end, on the device too, as if they were done. It
+// does not wait; Left does.
 func (g *Comm) Abort() {
 	g.mu.Lock()
 	comm := g.comm
@@ -213,8 +213,8 @@ func (g *Comm) Abort() {
 	}()
 }
 
-// Left waits for what comes of an Abort, or gives up: then the device hangs, for what NCCL has
-// under way there may never end, and no wait in this context ends well any more.
+// Left waits for the end of an Abort, or gives up. Then the device hangs: NCCL's operation there
+// may never end, and neither may any later wait in this context.
 func (g *Comm) Left() error {
 	c := g.context
 	if c.hung != nil {

@@ -14,7 +14,7 @@ import (
 // sharedPerBlock is the attribute that cu has no name for.
 const sharedPerBlock = cu.DeviceAttribute(C.CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)
 
-// AllocHost makes pinned memory of the host, which the device copies from and to by itself.
+// AllocHost allocates pinned host memory, from and to which the device copies directly.
 func (c *Context) AllocHost(bytes int) ([]byte, error) {
 	var made C.struct_rondo_made
 	err := c.do("cuMemHostAlloc", func() error {
@@ -53,7 +53,7 @@ func (c *Context) NewStream() (*Stream, error) {
 	return s, nil
 }
 
-// Close gives the stream back. What it still has to do is done.
+// Close frees the stream. Its remaining work is still done.
 func (s *Stream) Close() error {
 	return s.context.do("cuStreamDestroy", s.stream.Destroy)
 }

@@ -1,24 +1,24 @@
-// Package emulator builds a CUDA driver that has no GPU: a libcuda.so.1, a libcublas.so.12 and a
-// libnccl.so.2, which run the project's own kernels on the CPU, compiled from the same sources by a
+// Package emulator builds a CUDA driver that needs no GPU: a libcuda.so.1, a libcublas.so.12 and a
+// libnccl.so.2. They run the project's own kernels on the CPU, compiled from the same sources by a
 // C++ compiler. With their folder in LD_LIBRARY_PATH everything above the driver's functions runs
-// unchanged, so that all of compute/cuda is tested on machines without a GPU.
+// unchanged, so all of compute/cuda is tested on machines without a GPU.
 //
-// It is strict where a real driver is lenient. Device memory may only be touched by kernels and
-// copies, and is full of NaN at first, as is shared memory; an access out of bounds or after the
-// release ends in CUDA_ERROR_ILLEGAL_ADDRESS. A stream does nothing until something waits for it.
-// Threads and blocks run in a random order, by RONDO_EMULATOR_SEED. A barrier that not all threads
-// of a block reach, and a deadlock, end the launch with a message on stderr.
+// It is strict where a real driver is lenient. Only kernels and copies may touch device memory,
+// which is full of NaN at first, as is shared memory. An access out of bounds or after the release
+// ends in CUDA_ERROR_ILLEGAL_ADDRESS. A stream does nothing until something waits for it. Threads
+// and blocks run in a random order, by RONDO_EMULATOR_SEED. A barrier that not all threads of a
+// block reach, and a deadlock, end the launch with a message on stderr.
 //
-// It does not show what depends on time or on the weakness of a GPU's memory model: one thread runs
-// at a time, and all see what it wrote. A loop that waits for another thread must call relax.
-// Tensor instructions sum in double precision. Registers are not counted, textures,
-// peers and managed memory are not there. PTX is not run: only its entries are compared with the
-// sources.
+// It does not show effects of time or of a GPU's weak memory model: one thread runs at a time, and
+// all see its writes. A loop that waits for another thread must call relax. Tensor instructions sum
+// in double precision. Registers are not counted; there are no textures, peers and managed memory.
+// PTX is not run: only its entries are compared with the sources.
 //
-// More of it is set by the environment: RONDO_EMULATOR_DEVICES, their number; _MEMORY, the bytes of
-// each; _MULTIPROCESSORS; _CAPABILITY, as 90; _BREAKS, a file: the GPU of the process that removes
-// it fails, after _KERNELS kernels; _NCCL, its version, as 22304, or 0 for one that does not work;
-// and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of ours.
+// Environment variables with the prefix RONDO_EMULATOR set more: _DEVICES, their number; _MEMORY,
+// the bytes of each; _MULTIPROCESSORS; _CAPABILITY, as 90; _BREAKS, a file: the GPU of the process
+// that removes it fails, after _KERNELS kernels; _NCCL, its version, as 22304, or 0 for one that
+// does not work; and _NCCL_FAILS and _NCCL_ABORT, for which see nccl.cpp. It may import nothing of
+// ours.
 package emulator
 
 import (
@@ -45,8 +45,8 @@ const (
 	maxObjects   = 256 // compiled files that are kept
 )
 
-// Build returns a folder with the driver, for LD_LIBRARY_PATH. What has not changed since an
-// earlier call is taken from cache; "" is a folder of the user's.
+// Build returns a folder with the driver, for LD_LIBRARY_PATH. Files that have not changed since an
+// earlier call are taken from cache; "" is a folder of the user's.
 func Build(cache string) (string, error) {
 	sources, err := moduleFolder("compute/cuda")
 	if err != nil {
@@ -106,7 +106,7 @@ type builder struct {
 	compiler string
 	flags    []string
 	sources  string // the folder compute/cuda
-	salt     []byte // what all results depend on: the compiler, the CPU, the headers
+	salt     []byte // common input of all results: the compiler, the CPU, the headers
 }
 
 func newBuilder(cache string) (*builder, error) {
@@ -152,7 +152,7 @@ func newBuilder(cache string) (*builder, error) {
 	return b, nil
 }
 
-// cpuFlags is what -march=native depends on, as far as the system tells.
+// cpuFlags describes the CPU for -march=native, if the system tells.
 func cpuFlags() []byte {
 	text, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
@@ -180,13 +180,13 @@ func concatenate(paths []string) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// A unit is a file to compile, and what from it.
+// A unit is a file to compile, and its kind of result.
 type unit struct {
 	source string
-	linked bool // to a library of its own
+	linked bool // into a library of its own
 }
 
-// libraries are what is found beside the driver, by their sources in this folder.
+// libraries are the libraries beside the driver, with their sources in this folder.
 func libraries() map[string]string {
 	return map[string]string{
 		filepath.Join("blas", "blas.cpp"): "libcublas.so.12",

@@ -10,11 +10,11 @@ import (
 // marker is set in a process that runs on the emulated driver.
 const marker = "RONDO_EMULATED"
 
-// Running says whether this process was started by Rerun.
+// Running reports whether this process was started by Rerun.
 func Running() bool { return os.Getenv(marker) != "" }
 
-// Rerun replaces this process, as a test of a program that found no GPU, by itself with the
-// emulated driver. It returns only if it fails.
+// Rerun replaces this process, a test that found no GPU, by the same test with the emulated driver.
+// It returns only if it fails.
 func Rerun() error {
 	if Running() {
 		return fmt.Errorf("the emulated driver in LD_LIBRARY_PATH=%s was not taken",

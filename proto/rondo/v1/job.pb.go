@@ -1216,15 +1216,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xe7\x98\x01\n" +
+	"\x04_max\"\x8c\x99\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xbf\x03\n" +
 	"\x04task\x18\x02 \x01(\tB\xaa\x03\xaa\xbb\x18\xa5\x03\n" +
-	"\x9e\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it\x12\x02lmR\x04task\x12\xd6\x03\n" +
+	"\x9e\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it\x12\x02lmR\x04task\x12\xfb\x03\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xbd\x03\xaa\xbb\x18\xb8\x03\n" +
-	"\xa4\x03training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\xe2\x03\xaa\xbb\x18\xdd\x03\n" +
+	"\xc9\x03training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy; each also as the one file of a .zip\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +

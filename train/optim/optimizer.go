@@ -1,8 +1,9 @@
-package train
+package optim
 
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"rondo/compute"
@@ -36,30 +37,36 @@ var optimizers = []struct {
 	{compute.Adagrad, "adagrad", []string{"sum"}},
 }
 
-// ParseOptimizer returns the rule with this name: sgd, momentum, nesterov, adam, adamw, rmsprop or
-// adagrad.
-func ParseOptimizer(name string) (compute.Optimizer, error) {
+// Names returns the rules' names, in the order of their numbers.
+func Names() []string {
 	names := make([]string, len(optimizers))
 	for i, o := range optimizers {
-		if o.name == name {
-			return o.rule, nil
-		}
 		names[i] = o.name
 	}
-	return 0, fmt.Errorf("--optimizer %q is not one of %s", name, strings.Join(names, ", "))
+	return names
 }
 
-// slotNames returns the names of the rule's slots.
-func slotNames(rule compute.Optimizer) []string {
-	for _, o := range optimizers {
-		if o.rule == rule {
-			return o.slots
+// Parse returns the rule with this name.
+func Parse(name string) (compute.Optimizer, error) {
+	at := slices.Index(Names(), name)
+	if at < 0 {
+		return 0, fmt.Errorf("--optimizer %q is not one of %s", name, strings.Join(Names(), ", "))
+	}
+	return optimizers[at].rule, nil
+}
+
+// SlotNames returns the names of the rule's slots.
+func (o Optimizer) SlotNames() []string {
+	for _, known := range optimizers {
+		if known.rule == o.Rule {
+			return known.slots
 		}
 	}
-	panic(fmt.Sprintf("train: optimizer %d is not one of %d", int(rule), len(optimizers)))
+	panic(fmt.Sprintf("optim: optimizer %d is not one of %d", int(o.Rule), len(optimizers)))
 }
 
-func (o Optimizer) validate() error {
+// Validate reports the first constant out of range, by its flag.
+func (o Optimizer) Validate() error {
 	if o.Rule < compute.SGD || o.Rule > compute.Adagrad {
 		return fmt.Errorf("--optimizer: %d is not an optimizer", int(o.Rule))
 	}
@@ -92,8 +99,8 @@ func (o Optimizer) validate() error {
 	return nil
 }
 
-// update returns the arguments of the n-th update, from 1.
-func (o Optimizer) update(n int64, rate float64) compute.Update {
+// Update returns the arguments of the n-th update, from 1.
+func (o Optimizer) Update(n int64, rate float64) compute.Update {
 	return compute.Update{
 		Optimizer: o.Rule, Step: n, LR: float32(rate), Momentum: float32(o.Momentum),
 		Beta1: float32(o.Beta1), Beta2: float32(o.Beta2), Rho: float32(o.Rho),

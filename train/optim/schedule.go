@@ -1,4 +1,4 @@
-package train
+package optim
 
 import (
 	"fmt"
@@ -36,7 +36,8 @@ type Schedule struct {
 	Patience int64   // measurements that OnPlateau waits for a better loss
 }
 
-func (s Schedule) validate() error {
+// Validate reports the first field out of range, by its flag.
+func (s Schedule) Validate() error {
 	switch s.Kind {
 	case Constant, StepDecay, Cosine, Linear, OnPlateau:
 	default:
@@ -61,9 +62,9 @@ func (s Schedule) validate() error {
 	return nil
 }
 
-// at returns the learning rate of a step, from 0, in a job of that many steps. reductions is
+// At returns the learning rate of a step, from 0, in a job of that many steps. reductions is
 // OnPlateau's n. It depends on its arguments only.
-func (s Schedule) at(step, steps, reductions int64) float64 {
+func (s Schedule) At(step, steps, reductions int64) float64 {
 	if step < s.Warmup {
 		return s.Rate * float64(step+1) / float64(s.Warmup)
 	}
@@ -97,10 +98,11 @@ type Plateau struct {
 	Reductions int64   `json:"reductions"` // reductions of the rate so far
 }
 
-// measure adds a loss. A loss that is not finite is never better.
-func (p *Plateau) measure(loss float64, patience int64) {
+// Measure adds a loss. A loss that is not finite is never better.
+func (p *Plateau) Measure(loss float64, patience int64) {
+	finite := math.Abs(loss) <= math.MaxFloat64
 	switch {
-	case isFinite(loss) && (!p.Seen || loss < p.Best*(1-plateauThreshold)):
+	case finite && (!p.Seen || loss < p.Best*(1-plateauThreshold)):
 		p.Seen, p.Best, p.Waiting = true, loss, 0
 		return
 	case p.Waiting < patience:

@@ -1,4 +1,4 @@
-package train
+package exact
 
 import (
 	"math"
@@ -9,16 +9,16 @@ import (
 
 // Sums of digits are exact: every order gives the same value, and it equals the sum to the last bit
 // of a float64.
-func TestExactSums(t *testing.T) {
+func TestSums(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 1))
-	for _, ranks := range []int{1, 2, 7, 300, maxRanks} {
+	for _, ranks := range []int{1, 2, 7, 300, MaxTerms} {
 		values := make([]float64, ranks)
 		for i := range values {
 			// Of any size down to 2^-7, so that all 53 bits lie above 2^-60.
 			values[i] = math.Ldexp(2*rng.Float64()-1, rng.IntN(40)-7)
 		}
 		want := new(big.Float).SetPrec(200)
-		var forth, back [exactFloats]float32
+		var forth, back [Floats]float32
 		for i := range values {
 			want.Add(want, big.NewFloat(values[i]))
 			addExact(forth[:], values[i])
@@ -35,26 +35,26 @@ func TestExactSums(t *testing.T) {
 }
 
 func value(digits []float32) float64 {
-	s := takeExact(digits)
-	return s.value()
+	s := Take(digits)
+	return s.Value()
 }
 
 func addExact(sum []float32, x float64) {
-	var d [exactFloats]float32
-	putExact(d[:], x)
+	var d [Floats]float32
+	Put(d[:], x)
 	for i := range d {
 		sum[i] += d[i]
 	}
 }
 
-func TestExactLimits(t *testing.T) {
+func TestLimits(t *testing.T) {
 	const limit = 1 << 59
 	for x, want := range map[float64]bool{
 		0: true, -3.5: true, limit - 64: true, 64 - limit: true, limit: false, -limit: false,
 		math.NaN(): false, math.Inf(1): false, math.Inf(-1): false,
 	} {
-		if exactable(x) != want {
-			t.Errorf("exactable(%v) is %v", x, !want)
+		if Fits(x) != want {
+			t.Errorf("Fits(%v) is %v", x, !want)
 		}
 	}
 }
@@ -64,11 +64,11 @@ func FuzzExact(f *testing.F) {
 		f.Add(x)
 	}
 	f.Fuzz(func(t *testing.T, x float64) {
-		if !exactable(x) {
+		if !Fits(x) {
 			return
 		}
-		var d [exactFloats]float32
-		putExact(d[:], x)
+		var d [Floats]float32
+		Put(d[:], x)
 		for _, v := range d {
 			if math.Abs(float64(v)) >= 1<<digitBits || v != float32(math.Trunc(float64(v))) {
 				t.Fatalf("%v has the digit %v", x, v)
@@ -78,39 +78,4 @@ func FuzzExact(f *testing.F) {
 			t.Fatalf("%v came back as %v", x, got)
 		}
 	})
-}
-
-func TestMedianRate(t *testing.T) {
-	rng := rand.New(rand.NewPCG(2, 9))
-	var r rates
-	if r.median() != 0 {
-		t.Error("a median of nothing")
-	}
-	for i := range 4001 { // the median is 5000; one half is slower, the other faster
-		switch {
-		case i < 2000:
-			r.add(5000 * rng.Float64())
-		case i == 2000:
-			r.add(5000)
-		default:
-			r.add(5000 / (rng.Float64() + 1e-9))
-		}
-	}
-	if got := r.median(); math.Abs(got/5000-1) > 0.006 {
-		t.Errorf("median %v, want 5000", got)
-	}
-	for _, x := range []float64{0.002, 1, 17.3, 9.9e11} {
-		var r rates
-		r.add(x)
-		if got := r.median(); math.Abs(got/x-1) > 0.005 {
-			t.Errorf("median of %v is %v", x, got)
-		}
-	}
-	var out rates
-	for _, x := range []float64{0, 1e-9, 1e30, math.Inf(1), math.NaN(), -1} {
-		out.add(x) // must not fall outside
-	}
-	if out.total != 4 {
-		t.Errorf("%d counted", out.total)
-	}
 }

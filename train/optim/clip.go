@@ -1,8 +1,7 @@
-package train
+package optim
 
 import (
 	"fmt"
-	"math"
 
 	"rondo/compute"
 )
@@ -44,7 +43,8 @@ type Clip struct {
 // maxClip keeps a clipped gradient and its sum over the ranks finite in float32.
 const maxClip = 1e30
 
-func (c Clip) validate() error {
+// Validate reports the first field out of range, by its flag.
+func (c Clip) Validate() error {
 	if !(c.Limit >= 0 && c.Limit <= maxClip) {
 		return fmt.Errorf("--clip %v: must be 0 (never) to %g", c.Limit, maxClip)
 	}
@@ -58,24 +58,11 @@ func (c Clip) validate() error {
 	return nil
 }
 
-// beforeRing reports whether each rank clips its own gradient, or its groups', before the sum.
-func (c Clip) beforeRing() bool { return c.Limit > 0 && c.Scope != ScopeGlobal }
+// BeforeSum reports whether each rank clips its own gradient, or its groups', before the sum.
+func (c Clip) BeforeSum() bool { return c.Limit > 0 && c.Scope != ScopeGlobal }
 
-// by returns the device's clip arguments for a gradient with this share of the targets.
-func (c Clip) by(share, lossLimit float64) compute.Clip {
+// Args returns the device's clip arguments for a gradient with this share of the targets.
+func (c Clip) Args(share, lossLimit float64) compute.Clip {
 	return compute.Clip{Limit: c.Limit, ByValue: c.By == ByValue, Share: share,
 		LossLimit: lossLimit}
-}
-
-func isFinite(x float64) bool { return !math.IsNaN(x) && !math.IsInf(x, 0) }
-
-// allFinite reports whether every element is finite.
-func allFinite(x []float32) bool {
-	const exponent = 0x7f800000 // all ones: an infinity, or not a number
-	for _, v := range x {
-		if math.Float32bits(v)&exponent == exponent {
-			return false
-		}
-	}
-	return true
 }

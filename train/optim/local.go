@@ -1,4 +1,4 @@
-package train
+package optim
 
 import (
 	"errors"
@@ -44,23 +44,24 @@ type Local struct {
 	Momentum float64 // of OuterNesterov
 }
 
-// on reports whether there are rounds.
-func (l Local) on() bool { return l.Every > 0 }
+// On reports whether there are rounds.
+func (l Local) On() bool { return l.Every > 0 }
 
-// end returns the last step of the round that begins after step, in a job of that many steps.
-func (l Local) end(step, steps int64) int64 { return min(steps, (step/l.Every+1)*l.Every) }
+// End returns the last step of the round that begins after step, in a job of that many steps.
+func (l Local) End(step, steps int64) int64 { return min(steps, (step/l.Every+1)*l.Every) }
 
-// began returns the step after which the round that ended with step began. Without rounds it is the
+// Began returns the step after which the round that ended with step began. Without rounds it is the
 // step before.
-func (l Local) began(step int64) int64 { return (step - 1) / max(1, l.Every) * max(1, l.Every) }
+func (l Local) Began(step int64) int64 { return (step - 1) / max(1, l.Every) * max(1, l.Every) }
 
-// due reports whether a multiple of interval lies within the round or step that just ended. An
+// Due reports whether a multiple of interval lies within the round or step that just ended. An
 // interval of 0 is never due.
-func (l Local) due(step, interval int64) bool {
-	return interval > 0 && step/interval > l.began(step)/interval
+func (l Local) Due(step, interval int64) bool {
+	return interval > 0 && step/interval > l.Began(step)/interval
 }
 
-func (l Local) validate(clip Clip) error {
+// Validate reports the first field out of range, by its flag.
+func (l Local) Validate(clip Clip) error {
 	if l == (Local{}) {
 		return nil
 	}
@@ -85,21 +86,22 @@ func (l Local) validate(clip Clip) error {
 // Kept returns how many values per parameter a device keeps for rounds: slots of the outer rule,
 // which are saved, and copies of the round's start.
 func (l Local) Kept(inner compute.Optimizer) (slots, copies int) {
-	if !l.on() {
+	if !l.On() {
 		return 0, 0
 	}
-	return len(l.slots()), 1 + inner.Slots()
+	return len(l.SlotNames()), 1 + inner.Slots()
 }
 
-// slots names the outer rule's slots.
-func (l Local) slots() []string {
-	if l.on() && l.Outer == OuterNesterov {
+// SlotNames names the outer rule's slots.
+func (l Local) SlotNames() []string {
+	if l.On() && l.Outer == OuterNesterov {
 		return []string{"outer_momentum_buffer"}
 	}
 	return nil
 }
 
-func (l Local) update() compute.Update {
+// Update returns the arguments of the outer rule's update.
+func (l Local) Update() compute.Update {
 	switch l.Outer {
 	case OuterSGD:
 		return compute.Update{Optimizer: compute.SGD, LR: float32(l.Rate)}
