@@ -158,7 +158,7 @@ func (p *flowPass) forward(t int) {
 
 // backward measures the steps from the last on.
 func (p *flowPass) backward(targets []int32, T int) *Flow {
-	c, f := p.m.config, &Flow{}
+	c, f := p.m.config, &Flow{Gates: []GateUse{}}
 	f.Hidden = make([][]float64, c.Layers)
 	if c.Cell.States() == 2 {
 		f.Cell = make([][]float64, c.Layers)
