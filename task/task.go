@@ -26,6 +26,10 @@ const (
 	MLP = "mlp"
 	// HMM is a hidden Markov model of a text: task/hmm.
 	HMM = "hmm"
+	// Answer answers questions about stories by a memory network: task/answer.
+	Answer = "answer"
+	// Turing learns algorithms by a neural Turing machine: task/turing.
+	Turing = "turing"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -38,7 +42,7 @@ func Segments(name string) bool {
 // Texts reports whether a task reads any number of texts, as a whole or as documents. The others'
 // data are rows of one file.
 func Texts(name string) bool {
-	return name == LM || name == Fill || name == NGram || name == HMM
+	return name == LM || name == Fill || name == NGram || name == HMM || name == MLP
 }
 
 // Networks returns the names of the tasks that train a network by its gradient. The others sum up
@@ -49,10 +53,15 @@ func Networks() []string {
 	})
 }
 
-// Recurrent returns the names of the tasks that train a recurrent network.
-func Recurrent() []string {
-	return slices.DeleteFunc(Networks(), func(name string) bool { return name == MLP })
+// Layered returns the names of the tasks whose networks have layers of a recurrent cell.
+func Layered() []string {
+	return slices.DeleteFunc(Networks(), func(name string) bool {
+		return name == Answer || name == Turing || name == MLP
+	})
 }
+
+// OnHost reports whether a task computes on the CPU alone, in float32.
+func OnHost(name string) bool { return name != "" && !slices.Contains(Layered(), name) }
 
 // Once reports whether a task reads its data once: a second pass would add the same sums.
 func Once(name string) bool { return name == NGram || name == Reservoir }
@@ -74,6 +83,7 @@ func Names() []string {
 		Reservoir,
 		NGram,
 		HMM,
-		MLP,
+		Answer,
+		Turing,
 	}
 }

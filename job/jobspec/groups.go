@@ -32,6 +32,8 @@ func flagGroups() []flagGroup {
 		{"Model", []string{"task", "embed", "bidirectional", "hidden-backward", "blanks", "pool",
 			"decoder-context", "vector-as", "ends", "attention", "feedback", "target",
 			"spectral-radius", "leak", "input-scale", "ridge", "washout", "order", "smoothing",
+			"memory-rows", "memory-width", "heads", "shift", "controller", "hops", "tying",
+			"position-encoding", "temporal-encoding",
 			"states", "pseudo-count",
 			"dropout-input", "dropout-locked", "layer-norm", "skip-connections", "deep-input",
 			"deep-transition", "deep-output", "label-smoothing", "teacher-forcing",

@@ -466,7 +466,7 @@ func TestFlagsOfOtherTasks(t *testing.T) {
 		"--washout 3":             "reservoir",
 		"--cell leaky --leak 0.3": "lm classify tag fill translate describe",
 		"--optimizer sgd":         "lm classify tag fill translate describe mlp",
-		"--precision bf16":        "lm classify tag fill translate describe mlp",
+		"--precision bf16":        "lm classify tag fill translate describe",
 	} {
 		for name, needs := range map[string]string{"lm": "", "classify": "", "tag": "",
 			"fill": "", "translate": "", "describe": "--vectors v.npy", "ngram": "",
