@@ -83,6 +83,7 @@ func Names() []string {
 		Reservoir,
 		NGram,
 		HMM,
+		MLP,
 		Answer,
 		Turing,
 	}
