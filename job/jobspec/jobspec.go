@@ -104,11 +104,9 @@ func tasksOf(field protoreflect.Name) []string {
 	case "leak":
 		return append(task.Layered(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.NGram, task.HMM, task.MLP, task.Answer}
+		return append(tasksOf("embed"), task.NGram, task.HMM, task.Answer)
 	case "embed":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.MLP}
+		return append(tasksOf("dropout_input"), task.MLP)
 	case "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
