@@ -19,6 +19,7 @@ const (
 	LeakyLearned        // an Elman RNN that keeps a share of h, 1 - σ of a unit's weight
 	Leaky               // the same with the share 1 - RecurrentShape.Leak
 	MinGRU              // gates that read x alone: no weights for h
+	Clockwork           // an Elman RNN of groups of units that work at different periods
 
 	cellCount = iota
 )
@@ -108,6 +109,11 @@ func table() [cellCount]properties {
 			Equations: "z = σ(W_iz x + b_iz); n = W_in x + b_in; " +
 				"h' = (1-z) ⊙ h + z ⊙ n",
 			Source: "Feng et al. (2024), arXiv:2410.01201"}},
+		// c: 0 in the steps in which the unit works
+		Clockwork: {name: "clockwork", gates: 1, states: 2, text: Text{
+			Equations: "c' = (c+1) mod p, p: the unit's of --periods; h' = tanh(a) if c = 0, else h; " +
+				"W_hh has no weights from a unit to one with a longer period",
+			Source: "Koutník et al. (2014), arXiv:1402.3511; Deep Learning, section 10.9.3"}},
 	}
 }
 

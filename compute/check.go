@@ -214,8 +214,9 @@ func (s RecurrentShape) Check() {
 	if s.T < 1 || s.B < 1 || s.D < 1 || s.H < 1 || !(s.Leak >= 0 && s.Leak <= 1) {
 		panic(fmt.Sprintf("compute: recurrent layer of shape %+v", s))
 	}
-	if s.Transition != 0 {
-		panic(fmt.Sprintf("compute: no kernel has a transition of %d layers", s.Transition))
+	if s.Skip > 0 || s.Transition > 0 {
+		panic(fmt.Sprintf("compute: no kernel has a transition of %d layers and a skip of %d steps",
+			s.Transition, s.Skip))
 	}
 }
 

@@ -84,17 +84,34 @@ type RecurrentShape struct {
 	// Leak is the share of its state that a Leaky cell takes from the step, in (0, 1]; 0:
 	// DefaultLeak. The other cells do not read it.
 	Leak float32
+	// Periods are a Clockwork cell's; zero: DefaultPeriods. A Device computes with all of W_hh:
+	// NewRecurrent, the function, removes connections. The other cells do not read them.
+	Periods Periods
 	// Transition is how many layers the perceptron of a deep transition has; 0: there is none. A
 	// Device has no kernel for it: see NewRecurrent, the function.
 	Transition int
+	// Skip is d: the gates also read the layer's output d steps before, through H columns of W_ih
+	// behind those of the input, which is rows; 0: they do not. See NewRecurrent, the function.
+	Skip int
 }
+
+// Inputs is the number of columns of W_ih: D, and H with a Skip.
+func (s RecurrentShape) Inputs() int {
+	if s.Skip > 0 {
+		return s.D + s.H
+	}
+	return s.D
+}
+
+// States is how many tensors of [B, H] a state has.
+func (s RecurrentShape) States() int { return s.Cell.States() + max(0, s.Skip-1) }
 
 // DefaultLeak is the default of RecurrentShape.Leak.
 const DefaultLeak = 0.5
 
 // RecurrentWeights are a layer's parameters, or their gradients.
 type RecurrentWeights struct {
-	IH     []float32 // [K*H, D]
+	IH     []float32 // [K*H, D], or with a Skip [K*H, D+H]
 	HH     []float32 // [K*H, H]; nil, like BiasHH, if the gates read the input alone
 	BiasIH []float32 // [K*H]
 	BiasHH []float32 // [K*H]
@@ -108,7 +125,7 @@ type RecurrentWeights struct {
 func (s RecurrentShape) Weights(tensor func(n int) []float32) RecurrentWeights {
 	rows := s.Cell.Gates() * s.H
 	hidden := s.Cell.HiddenGates() * s.H
-	w := RecurrentWeights{IH: tensor(rows * s.D)}
+	w := RecurrentWeights{IH: tensor(rows * s.Inputs())}
 	if hidden > 0 {
 		w.HH = tensor(hidden * s.H)
 	}
@@ -131,6 +148,9 @@ func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
 	if s.Cell.States() == 2 {
 		state.C = tensor(s.B * s.H)
 	}
+	if s.Skip > 1 {
+		state.Past = tensor((s.Skip - 1) * s.B * s.H)
+	}
 	return state
 }
 
@@ -138,6 +158,8 @@ func (s RecurrentShape) State(tensor func(n int) []float32) RecurrentState {
 type RecurrentState struct {
 	H []float32 // [B, H]
 	C []float32 // [B, H]; nil unless the cell has two states
+	// Past is the outputs before H, the oldest first: [Skip-1, B, H].
+	Past []float32
 }
 
 // RecurrentInput is a layer's input over a segment: token ids (one-hot vectors of width D that

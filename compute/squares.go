@@ -4,12 +4,14 @@ import "math"
 
 // Squares is a linear layer with squared error, made of a device's other operations. As an Output,
 // its loss is the sum over rows of mean((x w^T + b - values[target])^2), the mean over the V
-// columns. Every row must have a target, a row of the values.
+// columns. A target is a row of the values; a negative one does not count.
 type Squares struct {
 	dev     Device
 	shape   OutputShape
 	negated []float32 // the values times -1: [rows, V]
+	outputs []float32 // x w^T + b: [N, V]
 	errors  []float32 // [N, V], divided by sqrt(V): the loss is their sum of squares
+	counted []int32   // [N]: n, or -1 for a row without a target
 	ones    []float32 // [N]
 	sum     SquareSum // nil: the device sums when it is asked
 }
@@ -37,7 +39,8 @@ func NewSquares(dev Device, s OutputShape, negated []float32) *Squares {
 			q.Close()
 		}
 	}()
-	q.errors, q.ones = dev.Alloc(s.N*s.V), dev.Alloc(s.N)
+	q.counted = make([]int32, s.N)
+	q.outputs, q.errors, q.ones = dev.Alloc(s.N*s.V), dev.Alloc(s.N*s.V), dev.Alloc(s.N)
 	ones := make([]float32, s.N)
 	for i := range ones {
 		ones[i] = 1
@@ -52,18 +55,30 @@ func NewSquares(dev Device, s OutputShape, negated []float32) *Squares {
 
 // SquaresSize is a device's memory for a Squares and its calls.
 func SquaresSize(on Sizer, s OutputShape) Size {
-	return on.TensorSize(s.N * s.V).And(on.TensorSize(s.N)).And(on.GemmSize(s.N, s.V, s.H)).
+	return on.TensorSize(s.N * s.V).And(on.TensorSize(s.N * s.V)).And(on.TensorSize(s.N)).And(on.GemmSize(s.N, s.V, s.H)).
 		And(on.GemmSize(s.N, s.H, s.V)).And(on.GemmSize(s.V, s.H, s.N)).
 		And(on.GemmSize(s.V, 1, s.N))
+}
+
+// Load notes which targets count. A Recording needs it before each Replay.
+func (q *Squares) Load(targets []int32) {
+	for n, target := range targets {
+		q.counted[n] = int32(n)
+		if target < 0 {
+			q.counted[n] = -1
+		}
+	}
 }
 
 // Forward implements Output.
 func (q *Squares) Forward(x, w, b []float32, targets []int32) {
 	s := q.shape
-	q.dev.Gemm(false, true, s.N, s.V, s.H, 1, x, w, 0, q.errors)
+	q.Load(targets)
+	q.dev.Gemm(false, true, s.N, s.V, s.H, 1, x, w, 0, q.outputs)
 	if b != nil {
-		q.dev.AddBias(q.errors, b)
+		q.dev.AddBias(q.outputs, b)
 	}
+	q.dev.CopyRows(whole(q.errors, s.V), whole(q.outputs, s.V), s.N, s.V, q.counted, false)
 	q.dev.CopyRows(Columns{X: q.errors, Stride: s.V}, Columns{X: q.negated, Stride: s.V}, s.N, s.V,
 		targets, true)
 	if s.V > 1 {
@@ -104,9 +119,10 @@ func (q *Squares) Total() SquareSum { return q.sum }
 
 // Close implements Output. It may be called more than once.
 func (q *Squares) Close() {
-	q.dev.Free(q.errors)
-	q.dev.Free(q.ones)
-	q.errors, q.ones = nil, nil
+	for _, x := range [][]float32{q.outputs, q.errors, q.ones} {
+		q.dev.Free(x)
+	}
+	q.outputs, q.errors, q.ones = nil, nil, nil
 	if q.sum != nil {
 		q.sum.Close()
 	}

@@ -2,20 +2,37 @@ package compute
 
 import "slices"
 
-// NewRecurrent makes a layer's workspace, of the device or, with a Transition, of its operations.
+// NewRecurrent makes a layer's workspace, of the device or, if the shape is Composed, of its
+// operations.
 func NewRecurrent(dev Device, s RecurrentShape, inference bool) Recurrent {
-	if s.Transition == 0 {
-		return dev.NewRecurrent(s, inference)
+	switch {
+	case s.Skip > 0:
+		return newSkipping(dev, s, inference)
+	case s.Transition > 0:
+		return newTransition(dev, s, inference)
+	case s.Cell == Clockwork:
+		return newClockwork(dev, s, inference)
 	}
-	return newTransition(dev, s, inference)
+	return dev.NewRecurrent(s, inference)
+}
+
+// Composed reports whether a device has no kernel for the whole layer. Such a layer is no Telling.
+func (s RecurrentShape) Composed() bool {
+	return s.Skip > 0 || s.Transition > 0 || s.Cell == Clockwork
 }
 
 // RecurrentSize is a device's memory for NewRecurrent's workspace: see Sizer.RecurrentSize.
 func RecurrentSize(on Sizer, s RecurrentShape, inference, ids bool) Size {
-	if s.Transition == 0 {
+	switch {
+	case s.Skip > 0:
+		return skippingSize(on, s, inference)
+	case s.Transition > 0:
+	case s.Cell == Clockwork:
+		return on.RecurrentSize(s, inference, ids).And(on.TensorSize(s.H * s.H))
+	default:
 		return on.RecurrentSize(s, inference, ids)
 	}
-	return on.RecurrentSize(s.step(), inference, ids).And(PerceptronSize(on, s.perceptron())).
+	return RecurrentSize(on, s.step(), inference, ids).And(PerceptronSize(on, s.perceptron())).
 		And(on.TensorSize(new(transition).cut(s, inference, nil)))
 }
 
@@ -63,7 +80,7 @@ func newTransition(dev Device, s RecurrentShape, inference bool) *transition {
 	r.flat = dev.Alloc(r.cut(s, inference, nil))
 	r.cut(s, inference, r.flat)
 	r.perceptron = NewPerceptron(dev, s.perceptron())
-	r.step = dev.NewRecurrent(s.step(), inference)
+	r.step = NewRecurrent(dev, s.step(), inference)
 	made = true
 	return r
 }
@@ -140,25 +157,28 @@ func (r *transition) forward(t int) {
 func (r *transition) Forward(w RecurrentWeights, in RecurrentInput, state RecurrentState,
 	y []float32, out RecurrentState) {
 	r.weights, r.in = w, in
-	r.copyState(r.at(0), state)
+	copyState(r.dev, r.shape.H, r.at(0), state)
 	for t := range r.shape.T {
 		r.forward(t)
 		copyMatrix(r.dev, rowsOf(y, t, r.shape.B*r.shape.H), r.at(t+1).H, r.shape.H)
 	}
-	r.copyState(out, r.at(r.shape.T))
+	copyState(r.dev, r.shape.H, out, r.at(r.shape.T))
 }
 
-// copyState copies a state; a src without H is zero.
-func (r *transition) copyState(dst, src RecurrentState) {
-	if src.H == nil {
-		r.dev.Zero(dst.H)
-	} else {
-		copyMatrix(r.dev, dst.H, src.H, r.shape.H)
-	}
-	if dst.C != nil && src.C == nil {
-		r.dev.Zero(dst.C)
-	} else if dst.C != nil {
-		copyMatrix(r.dev, dst.C, src.C, r.shape.H)
+// copyState copies a state without its Past. What src lacks is zero.
+func copyState(dev Device, width int, dst, src RecurrentState) {
+	copyOrZero(dev, dst.H, src.H, width)
+	copyOrZero(dev, dst.C, src.C, width)
+}
+
+// copyOrZero copies a matrix of this width; a nil src is zero.
+func copyOrZero(dev Device, dst, src []float32, width int) {
+	switch {
+	case len(dst) == 0:
+	case src == nil:
+		dev.Zero(dst)
+	default:
+		copyMatrix(dev, dst, src, width)
 	}
 }
 
@@ -170,7 +190,7 @@ func (r *transition) Backward(dy []float32, dout RecurrentState, dw RecurrentWei
 		r.dev.Zero(x)
 	}
 	d, next := r.d[0], r.d[1]
-	r.copyState(d, dout)
+	copyState(r.dev, r.shape.H, d, dout)
 	for t := s.T - 1; t >= 0; t-- {
 		r.forward(t)
 		r.dev.Add(d.H, rowsOf(dy, t, s.B*s.H))
@@ -193,7 +213,7 @@ func (r *transition) Backward(dy []float32, dout RecurrentState, dw RecurrentWei
 		d, next = next, d
 	}
 	if dstate.H != nil {
-		r.copyState(dstate, d)
+		copyState(r.dev, r.shape.H, dstate, d)
 	}
 }
 

@@ -151,9 +151,10 @@ func labellerConfig(spec *rondov1.JobSpec, data Extent) (l model.LabellerConfig,
 		Layers: c.Layers, Bidirectional: spec.Bidirectional, Dropout: c.Dropout,
 		HiddenBackward: c.HiddenBackward,
 		DropoutInput:   c.DropoutInput, DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm,
-		Skip: c.Skip, DeepInput: c.DeepInput, DeepTransition: c.DeepTransition,
+		Skip: c.Skip, SkipThroughTime: c.SkipThroughTime,
+		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition,
 		DeepOutput: c.DeepOutput, LabelSmoothing: c.LabelSmoothing, Labels: data.Outputs,
-		Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak, Seed: c.Seed}
+		Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak, Periods: c.Periods, Seed: c.Seed}
 	if e, _ := taskOf(spec); e.examples == examples.Labelled { // one label for all steps
 		if l.Pool, err = model.ParsePool(spec.Pool); err != nil {
 			return l, app.Usage(err)

@@ -39,6 +39,12 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	if err != nil {
 		return model.Config{}, app.Usage(fmt.Errorf("--cell %w", err))
 	}
+	periods := compute.Periods{}
+	if cell == compute.Clockwork {
+		if periods, err = compute.ParsePeriods(spec.Periods); err != nil {
+			return model.Config{}, app.Usage(err)
+		}
+	}
 	c := model.Config{
 		Cell:          cell,
 		Vocab:         vocabulary,
@@ -49,13 +55,14 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		DropoutInput:  spec.DropoutInput,
 		DropoutLocked: spec.DropoutLocked,
 		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
-		HiddenBackward: int(spec.HiddenBackward),
-		DeepInput:      int(spec.DeepInput), DeepTransition: int(spec.DeepTransition),
+		HiddenBackward: int(spec.HiddenBackward), SkipThroughTime: int(spec.SkipThroughTime),
+		DeepInput: int(spec.DeepInput), DeepTransition: int(spec.DeepTransition),
 		DeepOutput:     int(spec.DeepOutput),
 		TieWeights:     spec.TieWeights,
 		Init:           initial,
 		ForgetBias:     spec.ForgetBias,
 		Leak:           spec.Leak,
+		Periods:        periods,
 		Seed:           spec.Seed,
 		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,

@@ -85,10 +85,16 @@ func openSeries(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 		d.identity = held.Fingerprint()
 	}
 	d.identity = fmt.Sprintf("%s %v", d.identity, spec.ValidationFraction)
-	if err := d.divide(rowNumbers{0, whole.Rows()}, others, "series", "rows"); err != nil {
+	rows := 1
+	if spec.Sequences {
+		rows, err = int(spec.Bptt), d.divideSequences()
+	} else {
+		err = d.divide(rowNumbers{0, whole.Rows()}, others, "series", "rows")
+	}
+	if err != nil {
 		return nil, err
 	}
-	d.scale = whole.Measure(int(d.training.Len()))
+	d.scale = whole.Measure(rows * int(d.training.Len()))
 	d.vocabulary, err = corpus.NewVocabulary(append([]string{corpus.Unknown}, whole.Columns...))
 	return d, err
 }
@@ -143,8 +149,11 @@ func (d *Series) NewTask(device compute.Device, tail int, ledger Ledger) (*Task,
 	if err != nil {
 		return nil, err
 	}
-	reads := regress.Config{All: d.all, Targets: d.targets, Scale: d.scale}
-	if reads.Config, err = d.config(ledger); err != nil {
+	reads := regress.Config{All: d.all, Targets: d.targets, Scale: d.scale,
+		Sequences: d.spec.Sequences}
+	if d.spec.Sequences {
+		reads.Config = d.sequencesConfig(ledger)
+	} else if reads.Config, err = d.config(ledger); err != nil {
 		return nil, err
 	}
 	config.GradientTail = tail
@@ -170,7 +179,13 @@ func seriesConfig(spec *rondov1.JobSpec, vocabulary, outputs int) (model.Config,
 	if err != nil {
 		return c, err
 	}
-	c.Inputs, c.Vocab = vocabulary-1, outputs
+	if c.Inputs, c.Vocab = vocabulary-1, outputs; spec.Sequences {
+		c.Inputs -= outputs
+	}
+	if c.Inputs < 1 {
+		return c, app.Usagef("--sequences predicts the columns of --target from the others: name " +
+			"fewer")
+	}
 	return c, app.Usage(c.Validate())
 }
 
@@ -199,6 +214,10 @@ func (t *Trained) Forecaster(ctx context.Context, source string) (*Forecaster, e
 	if s.Rows() < 2 {
 		return nil, app.Usagef("corpus %s has one row, and 2 are needed: give a longer series",
 			source)
+	}
+	if T := int(t.Spec.Bptt); t.Spec.Sequences && s.Rows()%T != 0 {
+		return nil, app.Usagef("corpus %s has %d rows, and the network reads --sequences of %d: "+
+			"give whole ones", source, s.Rows(), T)
 	}
 	f := &Forecaster{Series: s, trained: t}
 	for _, column := range columns {
@@ -232,6 +251,14 @@ func (t *Trained) forecaster(ahead int, columns []int) (regress.Forecaster, erro
 func (f *Forecaster) Forecast(
 	ctx context.Context, ahead int, each func(row int, predicted []float64) error,
 ) error {
+	if spec := f.trained.Spec; spec.Sequences {
+		if ahead > 1 {
+			return app.Usagef("--steps %d: --sequences have one prediction each: leave it out",
+				ahead)
+		}
+		return regress.Last(ctx, f.trained.weights.(*model.Model), f.Series, f.scale, f.Targets,
+			int(spec.Bptt), each)
+	}
 	return regress.Forecast(ctx, f.trained.forecaster, f.Series, f.scale, f.Targets,
 		ahead, each)
 }
@@ -244,8 +271,14 @@ func evaluateSeries(
 	if err != nil {
 		return e, err
 	}
-	errs, err := regress.Measure(ctx, t.forecaster, f.Series, f.scale, f.Targets,
-		[]int{1, 4, 16, 64})
+	var errs regress.Errors
+	if t.Spec.Sequences {
+		errs, err = regress.MeasureLast(ctx, t.weights.(*model.Model), f.Series, f.scale,
+			f.Targets, int(t.Spec.Bptt))
+	} else {
+		errs, err = regress.Measure(ctx, t.forecaster, f.Series, f.scale, f.Targets,
+			[]int{1, 4, 16, 64})
+	}
 	if err != nil {
 		return e, err
 	}

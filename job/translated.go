@@ -104,7 +104,7 @@ func translatorOf(c model.Config, data Extent) model.TranslatorConfig {
 		Hidden: c.Hidden, Layers: c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
-		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak,
+		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak, Periods: c.Periods,
 		Seed: c.Seed}
 }
 

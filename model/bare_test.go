@@ -39,7 +39,7 @@ func newBare(t testing.TB, m *Model, T, B int) *bare {
 	s.g = gradients.weights()
 	for k := range c.Layers {
 		shape := c.layerShape(k, T, B)
-		kernel := m.dev.NewRecurrent(shape, false)
+		kernel := compute.NewRecurrent(m.dev, shape, false)
 		t.Cleanup(kernel.Close)
 		s.kernels = append(s.kernels, kernel)
 		n := c.Cell.States() * B * c.Hidden

@@ -14,6 +14,7 @@ const (
 	maxVocab  = math.MaxInt32 // token ids are int32
 	maxWidth  = 65536         // width of the hidden state and the embedding
 	maxLayers = 64
+	maxSkip   = 4096 // steps
 )
 
 // Config is a model's shape and its initial weights.
@@ -39,6 +40,9 @@ type Config struct {
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
 	Skip bool
+	// SkipThroughTime is d: each recurrent layer also reads its own output d steps before, through H
+	// columns more of W_ih. 0: it does not. It needs Embed or Inputs. See compute.NewRecurrent.
+	SkipThroughTime int
 	// HiddenBackward is the width of the second direction of a Labeller's layers; 0: Hidden.
 	HiddenBackward int
 	// DeepInput, DeepTransition and DeepOutput are how many layers y = tanh(W x + b), H wide each,
@@ -64,6 +68,8 @@ type Config struct {
 	// Leak is the leak of compute.Leaky, and of compute.LeakyLearned at first: in (0, 1], and below
 	// 1 if it is learned. 0: compute.DefaultLeak.
 	Leak float64
+	// Periods are those of compute.Clockwork. Zero: compute.DefaultPeriods.
+	Periods compute.Periods
 	// Seed determines the initial weights and, with step, layer and lane, the dropout masks.
 	Seed uint64
 
@@ -126,8 +132,10 @@ func (c Config) Validate() error {
 	if !(c.Omega >= 0 && float32(c.Omega) <= math.MaxFloat32) {
 		return fmt.Errorf("--omega %v: must be at least 0", c.Omega)
 	}
-	if c.Omega > 0 && (c.Cell != compute.RNNTanh || c.DeepTransition > 0 || c.Recompute > 0) {
-		return fmt.Errorf("--omega %v is for --cell rnn, without --deep-transition and --recompute",
+	if c.Omega > 0 && (c.Cell != compute.RNNTanh || c.DeepTransition > 0 || c.Recompute > 0 ||
+		c.SkipThroughTime > 0) {
+		return fmt.Errorf("--omega %v is for --cell rnn, without --deep-transition, "+
+			"--skip-through-time and --recompute",
 			c.Omega)
 	}
 	if !(c.LabelSmoothing >= 0 && float32(c.LabelSmoothing) < 1) { // kernels take it as float32
@@ -155,6 +163,13 @@ func (c Config) validateDeep() error {
 	}
 	if c.DeepInput > 0 && c.rowWidth() == 0 {
 		return fmt.Errorf("--deep-input %d reads the embedding: set --embed", c.DeepInput)
+	}
+	if d := c.SkipThroughTime; d != 0 && (d < 2 || d > maxSkip) {
+		return fmt.Errorf("--skip-through-time %d: must be 2 to %d, or 0 for none", d, maxSkip)
+	}
+	if c.SkipThroughTime > 0 && c.rowWidth() == 0 {
+		return fmt.Errorf("--skip-through-time %d reads the embedding: set --embed",
+			c.SkipThroughTime)
 	}
 	return nil
 }
@@ -187,11 +202,18 @@ func (c Config) validateInit() error {
 		return fmt.Errorf("--leak %v: must be above 0 and at most 1, and below 1 if it is learned",
 			c.Leak)
 	}
+	if n := c.Periods.Groups(); c.Cell == compute.Clockwork && n > c.Hidden {
+		return fmt.Errorf("--periods %v are %d groups of units, and --hidden is %d", c.Periods, n,
+			c.Hidden)
+	}
 	return c.Init.validate()
 }
 
 // StateSize is the number of floats that a lane carries between segments: [L, States, H].
-func (c Config) StateSize() int { return c.Layers * c.Cell.States() * c.Hidden }
+func (c Config) StateSize() int { return c.Layers * c.states() * c.Hidden }
+
+// states is the number of [B, H] tensors of a layer's state.
+func (c Config) states() int { return c.layerShape(0, 1, 1).States() }
 
 // inputWidth is the input width D of layer l.
 func (c Config) inputWidth(l int) int {
@@ -222,5 +244,5 @@ func (c Config) outputWidth() int {
 // layerShape is the shape of recurrent layer l for T steps of B lanes.
 func (c Config) layerShape(l, T, B int) compute.RecurrentShape {
 	return compute.RecurrentShape{Cell: c.Cell, T: T, B: B, D: c.inputWidth(l), H: c.Hidden,
-		Leak: float32(c.Leak), Transition: c.DeepTransition}
+		Leak: float32(c.Leak), Periods: c.Periods, Transition: c.DeepTransition, Skip: c.SkipThroughTime}
 }

@@ -41,10 +41,11 @@ const (
 // device lacks memory.
 func (m *Model) Flow(inputs, targets []int32, T int) (f *Flow, err error) {
 	c, B := m.config, len(targets)
-	if c.LayerNorm || c.Skip || c.DeepInput > 0 || c.DeepOutput > 0 || c.projects() ||
+	if c.LayerNorm || c.Skip || c.SkipThroughTime > 0 || c.DeepInput > 0 || c.DeepOutput > 0 || c.projects() ||
 		c.Inputs > 0 {
 		return nil, errors.New("the flow of gradients is measured in networks of tokens without " +
-			"--layer-norm, --skip-connections, --deep-input, --deep-output and a projection")
+			"--layer-norm, --skip-connections, --skip-through-time, --deep-input, --deep-output " +
+			"and a projection")
 	}
 	if B < 1 || T < 1 || len(inputs)%B != 0 || len(inputs)/B < T {
 		return nil, fmt.Errorf("model: %d inputs and %d windows, for distances below %d",
@@ -160,7 +161,7 @@ func (p *flowPass) forward(t int) {
 func (p *flowPass) backward(targets []int32, T int) *Flow {
 	c, f := p.m.config, &Flow{Gates: []GateUse{}}
 	f.Hidden = make([][]float64, c.Layers)
-	if c.Cell.States() == 2 {
+	if c.Cell.States() == 2 && c.Cell != compute.Clockwork { // whose second state is a clock
 		f.Cell = make([][]float64, c.Layers)
 	}
 	gates := p.gates()

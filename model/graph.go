@@ -178,6 +178,9 @@ func (g *graph) load(in SegmentInput, first int) {
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale, g.passScale = in.Scale, in.Scale
+	if q, ok := g.output.kernel.(*compute.Squares); ok {
+		q.Load(g.output.targets)
+	}
 	if c.Inputs > 0 { // not an operator, since it has no gradient
 		g.model.dev.Embed(g.series(), g.weights.embedding, g.ids)
 	}

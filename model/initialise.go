@@ -110,6 +110,9 @@ func initial(c Config, views []View) []float32 {
 		name.Write([]byte(v.Name))
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng, views)
+		if v.role == roleRecurrent && c.Cell == compute.Clockwork {
+			c.removeConnections(v.of(flat), v.Shape[1])
+		}
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
 			for i := range v.hidden(c.Cell) {
 				v.of(flat)[gate*v.hidden(c.Cell)+i] += float32(c.ForgetBias)
@@ -122,6 +125,16 @@ func initial(c Config, views []View) []float32 {
 		}
 	}
 	return flat
+}
+
+// removeConnections zeroes what a Clockwork layer does not read of W_hh: [H, H].
+func (c Config) removeConnections(hh []float32, H int) {
+	s := compute.RecurrentShape{Cell: c.Cell, H: H, Periods: c.Periods}
+	for i := range hh {
+		if s.Removed(i%H, i/H) {
+			hh[i] = 0
+		}
+	}
 }
 
 // fill sets one tensor's initial values.

@@ -28,6 +28,8 @@ type LabellerConfig struct {
 	LayerNorm     bool
 	Skip          bool
 
+	SkipThroughTime int
+
 	// These too; the deep output follows the pooling.
 	DeepInput, DeepTransition, DeepOutput int
 
@@ -40,6 +42,7 @@ type LabellerConfig struct {
 	Init         Init
 	ForgetBias   float64
 	Leak         float64
+	Periods      compute.Periods
 	Seed         uint64
 	GradientTail int
 }
@@ -50,9 +53,11 @@ func (c LabellerConfig) network() Config {
 		HiddenBackward: c.HiddenBackward,
 		Layers:         c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
-		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
+		SkipThroughTime: c.SkipThroughTime,
+		DeepInput:       c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak,
-		Seed: c.Seed, GradientTail: c.GradientTail}
+		Periods: c.Periods,
+		Seed:    c.Seed, GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.

@@ -69,7 +69,7 @@ func NewLayer(dev compute.Device, name string, s compute.RecurrentShape,
 	}
 	l := newLayer(dev, name, s, gradient, newBuffer(dev, s.T, s.B, s.H))
 	l.owned = owned
-	n := s.Cell.States() * s.B * s.H
+	n := s.States() * s.B * s.H
 	l.states = dev.Alloc(2 * n)
 	l.in, l.out = cutState(s, l.states[:n]), cutState(s, l.states[n:])
 	return l, nil
@@ -89,6 +89,9 @@ func cutState(s compute.RecurrentShape, flat []float32) compute.RecurrentState {
 	state := compute.RecurrentState{H: flat[:n:n]}
 	if s.Cell.States() == 2 {
 		state.C = flat[n : 2*n : 2*n]
+	}
+	if s.Skip > 1 {
+		state.Past = flat[s.Cell.States()*n : s.States()*n : s.States()*n]
 	}
 	return state
 }
@@ -211,6 +214,9 @@ func (l *Layer) ZeroState() {
 	l.dev.Zero(l.in.H)
 	if l.in.C != nil {
 		l.dev.Zero(l.in.C)
+	}
+	if l.in.Past != nil {
+		l.dev.Zero(l.in.Past)
 	}
 }
 

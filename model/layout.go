@@ -70,7 +70,7 @@ func (l *layouter) add(role role, name string, shape ...int) {
 // layer adds a recurrent layer's tensors. name(what) returns the name of each.
 func (l *layouter) layer(s compute.RecurrentShape, name func(what string) string) {
 	rows := s.Cell.Gates() * s.H
-	l.add(roleInput, name("weight_ih"), rows, s.D)
+	l.add(roleInput, name("weight_ih"), rows, s.Inputs())
 	hidden := s.Cell.HiddenGates() * s.H
 	if hidden > 0 {
 		l.add(roleRecurrent, name("weight_hh"), hidden, s.H)
@@ -112,7 +112,8 @@ func (l *layouter) perceptron(name string, layers, inputs, width int) {
 //	deep_output.{i}.bias   [H]
 //	norm.{k}.weight    [H]        for k = L-1 … 0, before the layer's others; with LayerNorm
 //	norm.{k}.bias      [H]
-//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V
+//	rnn.weight_ih_l{k} [K*H, D]   for k = L-1 … 0; D is H, and for k = 0 E, F, or one-hot V; with
+//	                              SkipThroughTime H columns more
 //	rnn.weight_hh_l{k} [K*H, H]
 //	rnn.bias_ih_l{k}   [K*H]
 //	rnn.bias_hh_l{k}   [K*H]      this and weight_hh are absent if the gates read the input alone
@@ -168,12 +169,13 @@ func Finishes(c Config) []int {
 	return append(ends, stackConfig{Config: c}.finishes(views)...)
 }
 
-// recurrentEnds are the Finishes of recurrent layers, whose gradients are computed in this order.
-func recurrentEnds(views []View, order []direction) (ends []int) {
+// recurrentEnds are the Finishes of the recurrent layers.
+func (c stackConfig) recurrentEnds(views []View) (ends []int) {
+	order := c.directions()
 	for i, d := range order {
 		_, end := d.span(views)
-		if index(views, d.name("transition.0.weight")) >= 0 {
-			ends = append(ends, end) // its gradients are sums over the steps
+		if c.layerShape(d.layer, 1, 1).Composed() {
+			ends = append(ends, end) // its gradients are finished together
 			continue
 		}
 		ends = append(ends, find(views, d.name("weight_ih")).end())

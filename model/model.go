@@ -100,7 +100,7 @@ func (c Config) outputWeights() string {
 // 0, or -1 for targets that do not count.
 func (m *Model) checkIDs(what string, ids []int32, least int32) error {
 	if m.config.Inputs > 0 {
-		return m.series.check(what, ids)
+		return m.series.check(what, ids, least)
 	}
 	for i, id := range ids {
 		if id < least || int(id) >= m.config.Vocab {

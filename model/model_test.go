@@ -107,6 +107,11 @@ func shapes() map[string]Config {
 		all[cell.String()+"/2/deep"] = c
 		c.Embed, c.DeepInput, c.DropoutInput, c.Skip, c.TieWeights = 4, 2, 0.3, true, true
 		all[cell.String()+"/2/deep-tied"] = c
+		c = Config{Cell: cell, Vocab: 6, Embed: 4, Hidden: 5, Layers: 2, Seed: 7, Dropout: 0.4}
+		c.SkipThroughTime = 2
+		all[cell.String()+"/2/through-time"] = c
+		c.SkipThroughTime, c.Skip, c.LayerNorm, c.DeepTransition = 4, true, true, 1
+		all[cell.String()+"/2/deep-through-time"] = c
 	}
 	return all
 }

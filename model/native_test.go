@@ -132,9 +132,14 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 	}
 	w, u := block("weight_ih", gates), block("weight_hh", hidden)
 	b, d := block("bias_ih", gates), block("bias_hh", hidden)
+	s := n.c.layerShape(k, 1, 1)
+	if n.c.Cell == compute.Clockwork {
+		u[0] = n.times(u[0], n.constant(fmt.Sprintf("connections %d", k), H, H,
+			func(from, to int) float64 { return one(!s.Removed(from, to)) }))
+	}
 	h, c := zero, zero
 	var ys []*gorgonia.Node
-	for _, x := range xs {
+	for step, x := range xs {
 		ih := func(gate int) *gorgonia.Node { return n.linear(x, w[gate], b[gate]) }
 		hh := func(gate int, h *gorgonia.Node) *gorgonia.Node {
 			return n.linear(h, u[gate], d[gate])
@@ -174,6 +179,10 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 		case compute.MinGRU:
 			z := n.sigmoid(ih(0))
 			h = n.add(n.times(n.sub(n.ones, z), h), n.times(z, ih(1)))
+		case compute.Clockwork:
+			works := n.constant(fmt.Sprintf("works %d %d", k, step), x.Shape()[0], H,
+				func(_, unit int) float64 { return one(step%int(s.Period(unit)) == 0) })
+			h = n.add(n.times(n.sub(n.ones, works), h), n.times(works, n.tanh(both(0))))
 		case compute.MGU:
 			f := n.sigmoid(both(0))
 			candidate := n.tanh(n.add(ih(1), hh(1, n.times(f, h))))
@@ -189,6 +198,14 @@ func (n *native) layer(k int, xs []*gorgonia.Node, zero *gorgonia.Node) []*gorgo
 		ys = append(ys, h)
 	}
 	return ys
+}
+
+// one is 1 or 0.
+func one(x bool) float64 {
+	if x {
+		return 1
+	}
+	return 0
 }
 
 // loss is scale times the summed cross-entropy of the rows whose target is not negative.

@@ -11,6 +11,7 @@ func Parts() []Part {
 		{"layer-norm", "normalises each layer's output", "Ba et al. (2016)"},
 		{"deep-input", "tanh layers before the first recurrent layer", "Pascanu et al. (2014)"},
 		{"deep-transition", "tanh layers between two steps", "Pascanu et al. (2014)"},
+		{"skip-through-time", "each layer reads its output some steps before", "Lin et al. (1996)"},
 		{"deep-output", "tanh layers before the output layer", "Pascanu et al. (2014)"},
 		{"omega", "keeps the norm of gradients back in time", "Pascanu et al. (2013)"},
 		{"dropout-locked", "the same dropout in all steps", "Gal and Ghahramani (2016)"},

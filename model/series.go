@@ -14,10 +14,10 @@ type series struct {
 	negated []float32 // [rows, V]: what each row has of the predicted numbers, times -1
 }
 
-// check returns an error for a row that the series lacks.
-func (s *series) check(what string, ids []int32) error {
+// check returns an error for a row that the series lacks; least is -1 if there may be none.
+func (s *series) check(what string, ids []int32, least int32) error {
 	for i, id := range ids {
-		if id < 0 || int(id) >= s.rows {
+		if id < least || int(id) >= s.rows {
 			return fmt.Errorf("model: %s %d is row %d; the series has %d", what, i, id, s.rows)
 		}
 	}

@@ -13,7 +13,7 @@ type seriesTrace struct {
 	Cell               string
 	Layers, T, B, F, H int
 	Columns            []int
-	Deep               bool
+	Deep, Through      bool
 	Series             []float32
 	Rows               [2][]int32
 	Weights            map[string]traceTensor
@@ -31,7 +31,11 @@ func (w *seriesTrace) model(t *testing.T, dev compute.Device, recompute int) *Mo
 		t.Fatal(err)
 	}
 	input, transition, output := deep(w.Deep)
-	m := newModelOn(t, Config{Cell: cell, Inputs: w.F, Vocab: len(w.Columns), Hidden: w.H,
+	through := 0
+	if w.Through {
+		through = 3
+	}
+	m := newModelOn(t, Config{Cell: cell, SkipThroughTime: through, Inputs: w.F, Vocab: len(w.Columns), Hidden: w.H,
 		Layers: w.Layers, Recompute: recompute, DeepInput: input, DeepTransition: transition,
 		DeepOutput: output}, dev)
 	setTensors(t, m, w.Weights)
@@ -60,7 +64,7 @@ func (w *seriesTrace) input(segment int) SegmentInput {
 // PyTorch: on the CPU, in memory that the host cannot touch, on a device that records, and in
 // chunks.
 func TestSeriesTrace(t *testing.T) {
-	forTraces(t, "testdata/series-*.json", 4, func(t *testing.T, file string) {
+	forTraces(t, "testdata/series-*.json", 5, func(t *testing.T, file string) {
 		var want seriesTrace
 		readTrace(t, file, &want)
 		for _, recompute := range []int{0, 3} {

@@ -112,7 +112,7 @@ func (c stackConfig) normName(k int, what string) string {
 
 // finishes are the ends of the gradient prefixes that a backward pass finishes in turn.
 func (c stackConfig) finishes(views []View) []int {
-	ends := recurrentEnds(views, c.directions())
+	ends := c.recurrentEnds(views)
 	if c.DeepInput > 0 {
 		ends = append(ends, find(views, denseEnd(c.prefix+deepInput)).end())
 	}
@@ -166,7 +166,7 @@ func (m *stackMemory) allocate(c stackConfig, alloc func(n int) []float32, T, B 
 		}
 		m.reversed = alloc(T * B * widest)
 	}
-	n := c.Cell.States() * c.layerShape(0, T, B).B * max(c.Hidden, c.HiddenBackward)
+	n := c.states() * c.layerShape(0, T, B).B * max(c.Hidden, c.HiddenBackward)
 	m.before = alloc(n)
 	m.after = alloc(len(c.directions()) * n)
 }

@@ -18,7 +18,7 @@ type state struct {
 func newState(m *Model, B int) state {
 	c := m.config
 	s := state{model: m, lanes: B, flat: m.dev.Alloc(B * c.StateSize())}
-	n := c.Cell.States() * B * c.Hidden
+	n := c.states() * B * c.Hidden
 	for k := range c.Layers {
 		s.layers = append(s.layers, cutState(c.layerShape(k, 1, B), s.flat[k*n:(k+1)*n]))
 	}

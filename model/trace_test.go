@@ -46,7 +46,7 @@ type traceTensor struct {
 
 // TestPyTorchTrace trains each model of the PyTorch trace from its weights: the loss, every
 // gradient, ten losses under SGD and the final weights agree.
-func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 22) }
+func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 24) }
 
 // TestPyTorchTraceOfDropout does the same with dropout of the embedding and of every layer's
 // output. PyTorch received the masks. The last layer's output agrees too.

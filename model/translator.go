@@ -116,6 +116,7 @@ type TranslatorConfig struct {
 	Init         Init
 	ForgetBias   float64
 	Leak         float64
+	Periods      compute.Periods
 	Seed         uint64
 	GradientTail int
 }
@@ -127,7 +128,8 @@ func (c TranslatorConfig) network() Config {
 		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
 		DeepInput: c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak,
-		Seed: c.Seed, GradientTail: c.GradientTail}
+		Periods: c.Periods,
+		Seed:    c.Seed, GradientTail: c.GradientTail}
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.

@@ -138,6 +138,19 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 		case compute.MinGRU:
 			z := sigmoid(ih(0, j))
 			h2[j] = (1-z)*h[j] + z*ih(1, j)
+		case compute.Clockwork:
+			s, read := w.c.layerShape(k, 1, 1), slices.Clone(h)
+			for i := range read {
+				if s.Removed(i, j) {
+					read[i] = 0
+				}
+			}
+			if h2[j] = h[j]; c[j] < 1 {
+				h2[j] = math.Tanh(ih(0, j) + hhOf(0, j, read))
+			}
+			if c2[j] = c[j] + 1; c2[j] >= float64(s.Period(j)) {
+				c2[j] = 0
+			}
 		case compute.MGU:
 			f := sigmoid(ih(0, j) + hh(0, j))
 			h2[j] = (1-f)*h[j] + f*math.Tanh(ih(1, j)+hhOf(1, j, rh))
@@ -167,9 +180,15 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 			}
 			x = w.deep("deep_input.%d.%s", c.DeepInput, x)
 			for k := range c.Layers {
-				s := lane[k*c.Cell.States()*c.Hidden:]
+				s := lane[k*c.states()*c.Hidden:][:c.states()*c.Hidden]
 				cell := s[(c.Cell.States()-1)*c.Hidden:][:c.Hidden]
-				h, c2 := w.step(k, x, s[:c.Hidden], cell)
+				past := s[c.Cell.States()*c.Hidden:]
+				read := x
+				if c.SkipThroughTime > 0 {
+					read = append(slices.Clip(x), past[:c.Hidden]...)
+					copy(past, append(past[c.Hidden:len(past):len(past)], s[:c.Hidden]...))
+				}
+				h, c2 := w.step(k, read, s[:c.Hidden], cell)
 				h = w.deep("rnn.transition.%d.%s_l"+fmt.Sprint(k), c.DeepTransition, h)
 				copy(cell, c2)
 				copy(s, h)

@@ -3,9 +3,9 @@
 
     make build && python3 bench/textbook/turing.py [copy | repeat-copy | recall] [FLAGS]
 
-FLAGS are of `rondo train`. The default is copy: of sequences of 1 to 20 vectors, measured on 512 of length 20 and, for how it
-generalises, on 512 of 30 and of 40. The script prints a line for each, and fails if the first has
-more than 0.01 bits per bit. The paper's machines learned from sequences of these lengths too.
+FLAGS are of `rondo train`. The default is copy: of sequences of 1 to 20 vectors, measured on 512 of
+length 20 and, for how it generalises, on 512 of 30 and of 40. The script prints a line for each,
+and fails if the first has more than 0.01 bits per bit.
 """
 import json
 import pathlib

@@ -208,7 +208,7 @@ func (l *leadership) WatchMembers(ctx context.Context, fn func([]cluster.Member)
 		if l.hasLostWrites() {
 			return fmt.Errorf("watching the members: etcd has lost writes: %w", cluster.ErrDeposed)
 		}
-		members, err := l.store.members(kvs)
+		members, err := membersIn(kvs)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@
 //	members/<id>   the workers, each under its lease
 //	plan           the leader's last decision
 //	claims/        names claimed by processes of this run
+//	tip            the furthest state of this run on record
 //
 // It implements the interfaces of package cluster and makes no decision itself. Each write of the
 // leader is a transaction on its key's create revision, so that a leader that was paused cannot

@@ -142,8 +142,8 @@ func (c Config) gemmBytes(_, n, k int) int64 {
 func newLayer(k *C.struct_kernels, threads int, s compute.RecurrentShape, inference bool,
 	in input, only *C.size_t) *C.struct_layer {
 	return C.rondo_layer_new(k, C.int(threads), C.int(s.Cell), C.long(s.T), C.long(s.B),
-		C.long(s.D), C.long(s.H), C.float(cmp.Or(s.Leak, compute.DefaultLeak)), flag(inference),
-		C.int(in), only)
+		C.long(s.D), C.long(s.H), C.float(cmp.Or(s.Leak, compute.DefaultLeak)),
+		floats(s.UnitPeriods()), flag(inference), C.int(in), only)
 }
 
 // newHead is newLayer of an output layer.

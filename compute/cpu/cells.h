@@ -108,6 +108,43 @@ static void leaky_backstep(struct layer *l, const struct strip *s)
     }
 }
 
+// A unit of a clockwork works where its count is 0, below 1.
+static void clockwork_step(struct layer *l, const struct strip *s)
+{
+    float *restrict n = gate_at(l, 0, s), *restrict new = after(&l->h, s);
+    const float *restrict old = before(&l->h, s), *restrict count = before(&l->c, s);
+    float *restrict next = after(&l->c, s);
+    for (int col = 0; col < BLOCK; col += VW) {
+        const vf period = load(l->period + s->u * BLOCK + col);
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf x = tangent(load(n + j)), c = load(count + j), more = c + splat(1);
+            store(n + j, x);
+            store(new + j, pick(c < splat(1), x, load(old + j)));
+            store(next + j, (vf)((vi)more & (more < period)));
+        }
+    }
+}
+
+static void clockwork_backstep(struct layer *l, const struct strip *s)
+{
+    const float *n = gate_at(l, 0, s), *restrict count = before(&l->c, s);
+    float *to = gradient_at(l, 0, s); // may be n
+    float *restrict dhs = carried(l, l->dh, s), *restrict dcs = carried(l, l->dc, s);
+    const vf zero = splat(0);
+    for (int col = 0; col < BLOCK; col += VW) {
+        vf bias = zero;
+        for (long j = col; j < s->lanes * BLOCK; j += BLOCK) {
+            vf x = load(n + j), c = load(count + j), dh = load(dhs + j);
+            vf d = pick(c < splat(1), dh * (splat(1) - x * x), zero);
+            store(to + j, d);
+            store(dhs + j, pick(c < splat(1), zero, dh));
+            store(dcs + j, zero);
+            bias += d;
+        }
+        add_to(dbias_at(l, 0, s) + col, bias);
+    }
+}
+
 // The forget gate of an LSTM: a gate, 1 - i, or 1.
 INLINE vf forget(int cell, vf gate, vf i)
 {
@@ -390,6 +427,7 @@ INLINE void cell_step(struct layer *l, const struct strip *s)
     case LEAKY:
     case LEAKY_LEARNED: leaky_step(l, s); break;
     case MIN_GRU: min_step(l, s); break;
+    case CLOCKWORK: clockwork_step(l, s); break;
     default: rnn_step(l, s);
     }
 }
@@ -407,6 +445,7 @@ INLINE void cell_backstep(struct layer *l, const struct strip *s)
     case LEAKY:
     case LEAKY_LEARNED: leaky_backstep(l, s); break;
     case MIN_GRU: min_backstep(l, s); break;
+    case CLOCKWORK: clockwork_backstep(l, s); break;
     default: rnn_backstep(l, s);
     }
 }

@@ -17,7 +17,8 @@
     CELL(LSTM_NO_FORGET, 3, 2, 0, 0) \
     CELL(LEAKY_LEARNED, 1, 1, 1, 1) \
     CELL(LEAKY, 1, 1, 0, 0) \
-    CELL(MIN_GRU, 2, 1, 0, 0)
+    CELL(MIN_GRU, 2, 1, 0, 0) \
+    CELL(CLOCKWORK, 1, 2, 0, 0)
 
 // RNN is a cell's number, RNN_GATES its gates.
 #define RONDO_CELL(name, gates, states, kept, peepholes) name,

@@ -27,6 +27,8 @@ func (l *refLayer[F]) step(t int, w refWeights[F], act, before, after []F) {
 		l.gruBeforeStep(t, w, act, before, after)
 	case compute.MinGRU:
 		l.minStep(act, before, after)
+	case compute.Clockwork:
+		l.clockworkStep(t, act, before, after)
 	case compute.Leaky, compute.LeakyLearned:
 		l.leakyStep(w.peephole, act, before, after)
 	default:
@@ -47,6 +49,8 @@ func (l *refLayer[F]) backstep(t, at int, w, dw refWeights[F]) {
 		l.gruBeforeBackstep(t, at, w)
 	case compute.MinGRU:
 		l.minBackstep(t, at)
+	case compute.Clockwork:
+		l.clockworkBackstep(t, at)
 	case compute.Leaky, compute.LeakyLearned:
 		l.leakyBackstep(t, at, w.peephole, dw.peephole)
 	default:
@@ -104,6 +108,32 @@ func (l *refLayer[F]) leakyBackstep(t, at int, p, dp []F) {
 		l.dhNew[i] = dh * (1 - a)
 		if p != nil {
 			dp[i%l.H] += dh * (n - before[i]) * a * (1 - a)
+		}
+	}
+}
+
+// clockworkStep: h' = tanh(input + recurrent) where the count c is 0, below 1, else h.
+func (l *refLayer[F]) clockworkStep(t int, act, before, after []F) {
+	count, next := l.c[t*l.B*l.H:], l.c[(t+1)*l.B*l.H:]
+	for i, x := range act {
+		act[i] = tanh(x + l.rec[i])
+		if after[i] = before[i]; count[i] < 1 {
+			after[i] = act[i]
+		}
+		if next[i] = count[i] + 1; next[i] >= F(l.Period(i%l.H)) {
+			next[i] = 0
+		}
+	}
+}
+
+func (l *refLayer[F]) clockworkBackstep(t, at int) {
+	count := l.c[t*l.B*l.H:]
+	clear(l.dc)
+	for i, dh := range l.dh {
+		n := l.act[at+i]
+		l.din[at+i], l.dhNew[i] = 0, dh
+		if count[i] < 1 {
+			l.din[at+i], l.dhNew[i] = dh*(1-n*n), 0
 		}
 	}
 }

@@ -58,6 +58,7 @@ struct layer {
     long lanes;   // that share a sum of the biases' gradient
     float *bias;  // [G*U][BLOCK]: what the sums of a step start from
     float *peephole; // [P*U][BLOCK]
+    float *period; // [U][BLOCK]: CLOCKWORK's
     void *hidden; // panels [R*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
@@ -266,7 +267,8 @@ size_t rondo_whole(size_t bytes);
 // nothing is made and the bytes are added to *only: for a layer those of its input, too, of token
 // ids (ids 1) or dense rows (0); -1: without them. Of the kernels only bf16 is read then.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, float leak, int inference, int ids, size_t *only);
+                              long D, long H, float leak, const float *periods, int inference, int ids,
+                              size_t *only);
 void rondo_layer_free(struct layer *l);
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
                             long rows, size_t *only);

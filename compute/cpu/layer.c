@@ -85,7 +85,8 @@ static struct input *input_new(const struct kernels *k, const struct layer *l, i
 }
 
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
-                              long D, long H, float leak, int inference, int ids, size_t *only)
+                              long D, long H, float leak, const float *periods, int inference, int ids,
+                              size_t *only)
 {
     struct layer l = {.cell = cell, .inference = inference, .T = T, .B = B, .D = D, .H = H,
                       .leak = leak};
@@ -96,6 +97,7 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
     struct part parts[] = {
         FLOATS(l.bias, l.G * l.U * BLOCK),
         FLOATS(l.peephole, l.P * l.U * BLOCK),
+        FLOATS(l.period, (cell == CLOCKWORK) * l.U * BLOCK),
         OPERANDS(k, l.hidden, l.R * l.U * BLOCK * l.U * BLOCK),
         part_of(&l.h, l.U, whole),
         part_of(&l.c, two * l.U, whole),
@@ -122,6 +124,8 @@ struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, lo
         w->aux_rows = w->aux_pairs = w->aux;
         w->d = w->d_rows = w->d_pairs = w->gates;
     }
+    for (long j = 0; w && cell == CLOCKWORK && j < H; j++)
+        w->period[j] = periods[j];
     return w;
 }
 

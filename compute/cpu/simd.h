@@ -43,6 +43,8 @@ INLINE vf fused(vf a, vf b, vf c)
 #endif
 }
 
+INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+
 // larger and smaller give their second operand when either is NaN, as x86 has it.
 #if VW == 16
 INLINE vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }
@@ -69,7 +71,6 @@ INLINE vf square_root(vf a) { return (vf)_mm256_sqrt_ps((__m256)a); }
 INLINE vf reciprocal(vf a) { return splat(1) / a; }
 INLINE vf quotient(vf a, vf b) { return a / b; }
 #else
-INLINE vf pick(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
 INLINE vf larger(vf a, vf b) { return pick(a > b, a, b); }
 INLINE vf smaller(vf a, vf b) { return pick(a < b, a, b); }
 INLINE vf reciprocal(vf a) { return splat(1) / a; }

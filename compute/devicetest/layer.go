@@ -114,7 +114,7 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 	wide := s.Cell.Gates() * s.H
 	hidden := s.Cell.HiddenGates() * s.H
 	w := cellWeights{hh: given(p.hh, hidden, s.H), biasHH: given(p.biasHH, 1, hidden),
-		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H)}
+		peephole: given(p.peephole, 1, s.Cell.Peepholes()*s.H), periods: s.UnitPeriods()}
 	ih, biasIH := given(p.ih, wide, s.D), given(p.biasIH, 1, wide)
 	if s.Cell == compute.Leaky {
 		w.leak = given(slices.Repeat([]float64{float64(s.Leak)}, s.H), 1, s.H)
@@ -164,7 +164,32 @@ func (p *layerProblem) solve(precision compute.Precision) map[string][]float64 {
 }
 
 // cellWeights are a step's weights: [K*H, H], and rows of K*H, of P*H and of H.
-type cellWeights struct{ hh, biasHH, peephole, leak *value }
+type cellWeights struct {
+	hh, biasHH, peephole, leak *value
+	periods                    []float32 // [H]: Clockwork's
+}
+
+// working is 1 for the units of a Clockwork layer that work in a step, and 0 for the others.
+func (t *tape) working(c *value) *value {
+	mask := make([]float64, len(c.v))
+	for i, count := range c.v {
+		if count < 1 {
+			mask[i] = 1
+		}
+	}
+	return given(mask, c.rows, c.cols)
+}
+
+// count is the next count of a Clockwork layer's units, which has no gradient.
+func (w cellWeights) count(c *value) *value {
+	next := make([]float64, len(c.v))
+	for i, count := range c.v {
+		if next[i] = count + 1; next[i] >= float64(w.periods[i%c.cols]) {
+			next[i] = 0
+		}
+	}
+	return given(next, c.rows, c.cols)
+}
 
 // cell is a step, from the equations of compute.Cell; in is W_ih x + b_ih.
 func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, *value) {
@@ -196,6 +221,8 @@ func (t *tape) cell(cell compute.Cell, w cellWeights, in, h, c *value) (*value, 
 		return t.tanh(sum), c
 	case compute.RNNReLU:
 		return t.relu(sum), c
+	case compute.Clockwork:
+		return t.add(h, t.times(t.add(t.tanh(sum), h, -1), t.working(c)), 1), w.count(c)
 	case compute.Leaky, compute.LeakyLearned:
 		return t.add(h, t.times(t.add(t.tanh(sum), h, -1), w.leak), 1), c
 	}

@@ -22,6 +22,11 @@ func newSquaresProblem(r *rig, s compute.OutputShape) *squaresProblem {
 	p := &squaresProblem{shape: s, x: normal(r.random, s.N*s.H, 1), w: normal(r.random, s.V*s.H, 1),
 		b: normal(r.random, s.V, 1), values: normal(r.random, rows*s.V, 3),
 		targets: ids(r.random, s.N, rows)}
+	for n := range p.targets {
+		if n%4 == 3 { // without a target
+			p.targets[n] = -1
+		}
+	}
 	p.loss = p.solve()
 	for _, t := range []struct {
 		of  []float64
@@ -37,6 +42,9 @@ func (p *squaresProblem) solve() (loss float64) {
 	s := p.shape
 	for n := range s.N {
 		for v := range s.V {
+			if p.targets[n] < 0 {
+				continue
+			}
 			y := p.b[v]
 			for h := range s.H {
 				y += p.x[n*s.H+h] * p.w[v*s.H+h]

@@ -45,7 +45,7 @@ func newStack(dev compute.Device, cell compute.Cell, layers, T, B, V, E, H int) 
 		if l == 0 {
 			width = first(E, V)
 		}
-		s.layers = append(s.layers, dev.NewRecurrent(
+		s.layers = append(s.layers, compute.NewRecurrent(dev,
 			compute.RecurrentShape{Cell: cell, T: T, B: B, D: width, H: H}, false))
 		s.y, s.dy = append(s.y, dev.Alloc(n*H)), append(s.dy, dev.Alloc(n*H))
 		s.keys = append(s.keys, make([]uint64, B))

@@ -49,8 +49,8 @@ func traceBounds(p compute.Precision) (loss, tensor float64) {
 // traces lie beside the packages that run the suite.
 func testTraces(r *rig) {
 	files, err := filepath.Glob("../testdata/*.json")
-	if err != nil || len(files) != 22 {
-		r.Fatalf("traces %v (%v), want 22", files, err)
+	if err != nil || len(files) != 24 {
+		r.Fatalf("traces %v (%v), want 24", files, err)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)

@@ -47,6 +47,18 @@ def min_gru(a, h, c, u, d, p):
     return (1 - sigmoid(z)) * h + sigmoid(z) * n, c
 
 
+PERIODS = 1, 2, 4, 8
+
+
+def clockwork(a, h, c, u, d, p):
+    """c counts the steps of each unit's period. A group reads itself and those behind it."""
+    width = h.shape[1]
+    group = torch.arange(width) * len(PERIODS) // width
+    period = torch.tensor(PERIODS)[group]
+    new = tanh(a + h @ (u * (group[:, None] <= group)).T + d)
+    return torch.where(c == 0, new, h), (c + 1) % period
+
+
 CELLS = {  # gates, peepholes, step
     "lstm-peephole": (4, 3, peephole),
     "lstm-coupled": (3, 0, coupled),
@@ -55,6 +67,7 @@ CELLS = {  # gates, peepholes, step
     "leaky": (1, 0, leaky),
     "leaky-learned": (1, 1, leaky_learned),
     "min-gru": (2, 0, min_gru),
+    "clockwork": (1, 0, clockwork),
 }
 
 

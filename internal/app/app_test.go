@@ -37,7 +37,7 @@ func TestExitCodesAndLines(t *testing.T) {
 		{[]string{"train"}, none, 0, ""},
 		{[]string{"train", "--cell", "lstmx"}, none, 2, "rondo train: --cell \"lstmx\" is not " +
 			"one of rnn, rnn-relu, gru, gru-reset-before, lstm, lstm-peephole, mgu, " +
-			"lstm-coupled, lstm-no-forget, leaky-learned, leaky, min-gru\n"},
+			"lstm-coupled, lstm-no-forget, leaky-learned, leaky, min-gru, clockwork\n"},
 		{[]string{"train", "--bogus"}, none, 2,
 			"rondo train: unknown flag: --bogus (see `rondo train --help`)\n"},
 		{[]string{"train", "--hiden=5"}, none, 2, "rondo train: unknown flag: --hiden, " +

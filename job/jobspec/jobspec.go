@@ -114,6 +114,10 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer}
+	case "sequences":
+		return []string{task.Regress}
+	case "skip_through_time":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
 	case "vectors", "vector_as", "ends":
@@ -123,7 +127,7 @@ func tasksOf(field protoreflect.Name) []string {
 	case "pool":
 		return []string{task.Classify}
 	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
-		"deep_transition", "deep_output", "forget_bias", "precision":
+		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()
 	case "layers", "init":
 		return append(task.Layered(), task.MLP)
@@ -178,7 +182,7 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
 	}
-	if err := validateLeak(spec); err != nil {
+	if err := validateMemory(spec); err != nil {
 		return err
 	}
 	if err := validateOmega(spec); err != nil {
@@ -229,14 +233,37 @@ func validateOmega(spec *rondov1.JobSpec) error {
 		return nil
 	}
 	if spec.Cell != compute.RNNTanh.String() || spec.DeepTransition > 0 || spec.Recompute > 0 ||
-		spec.Bidirectional {
-		return usagef("--omega is for --cell rnn, without --deep-transition, --recompute and " +
-			"--bidirectional")
+		spec.Bidirectional || spec.SkipThroughTime > 0 {
+		return usagef("--omega is for --cell rnn, without --deep-transition, " +
+			"--skip-through-time, --recompute and --bidirectional")
 	}
 	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
 		return usagef("--device %s: --omega computes on the CPU: leave it out", spec.Device)
 	}
 	return nil
+}
+
+// validateMemory checks what lengthens a network's memory.
+func validateMemory(spec *rondov1.JobSpec) error {
+	if spec.SkipThroughTime == 1 {
+		return usagef("--skip-through-time 1: every layer reads its last output: give 2 or more")
+	}
+	if spec.SkipThroughTime > 0 && spec.Embed == 0 && spec.Task != task.Regress {
+		return usagef("--skip-through-time %d reads the embedding: set --embed, for example "+
+			"--embed %d", spec.SkipThroughTime, spec.Hidden)
+	}
+	p, err := compute.ParsePeriods(spec.Periods)
+	if err != nil {
+		return usagef("%v", err)
+	}
+	switch p = cmp.Or(p, compute.DefaultPeriods()); {
+	case p != compute.DefaultPeriods() && spec.Cell != compute.Clockwork.String():
+		return usagef("--periods is for --cell %v, and the cell is %s", compute.Clockwork, spec.Cell)
+	case spec.Cell == compute.Clockwork.String() && p.Groups() > int(spec.Hidden):
+		return usagef("--periods %v are %d groups of units, and --hidden is %d", p, p.Groups(),
+			spec.Hidden)
+	}
+	return validateLeak(spec)
 }
 
 // validateLeak checks that a leak other than the default's is a cell's or a reservoir's.
@@ -428,7 +455,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		HiddenBackward: spec.HiddenBackward,
 		LayerNorm:      spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
-		Batch: spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
+		SkipThroughTime: spec.SkipThroughTime,
+		Batch:           spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
 		Accumulate: max(1, spec.Accumulate),
 	}
 	switch spec.Task {
@@ -437,7 +465,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	case task.Fill:
 		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
-		lasts.Target = spec.Target
+		lasts.Target, lasts.Sequences = spec.Target, spec.Sequences
 	case task.NGram, task.MLP:
 		lasts.Order = spec.Order
 	case task.HMM:
@@ -465,8 +493,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.PositionEncoding = spec.PositionEncoding
 		lasts.TemporalEncoding = spec.TemporalEncoding
 	}
-	if spec.Cell == compute.Leaky.String() {
+	switch spec.Cell {
+	case compute.Leaky.String():
 		lasts.Leak = spec.Leak
+	case compute.Clockwork.String():
+		lasts.Periods = spec.Periods
 	}
 	if spec.SyncEvery > 1 && spec.OuterOptimizer == "nesterov" { // checkpoints hold its momentum
 		lasts.OuterOptimizer = spec.OuterOptimizer

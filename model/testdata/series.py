@@ -8,6 +8,7 @@ and torch.nn.MSELoss against the next row's. Two segments are read in turn; the 
 the state of the first, which has no gradient.
 
     deep: with deep.py's deep input, transitions and output
+    through: each layer also reads its output THROUGH steps before
     cell, layers, T, B, F, H, columns (the predicted ones)
     series    [rows*F]
     rows      [2][T*B] numbers of the rows that each segment reads; the targets are the next ones
@@ -28,7 +29,9 @@ import deep
 
 T, B, F, H, ROWS, AHEAD = 4, 3, 3, 5, 24, 4
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
-CASES = [("rnn", 1, [0, 1, 2]), ("gru", 2, [2, 0]), ("lstm", 2, [1]), ("lstm", 2, [0, 2], "deep")]
+CASES = [("rnn", 1, [0, 1, 2]), ("gru", 2, [2, 0]), ("lstm", 2, [1]), ("lstm", 2, [0, 2], "deep"),
+         ("lstm", 2, [1, 2], "through")]
+THROUGH = 3
 
 
 class Model(nn.Module):
@@ -59,6 +62,26 @@ class Deep(nn.Module):
         return self.output(deep.through(self.deep_output, x)), after
 
 
+class Through(nn.Module):
+    def __init__(self, cell, layers, outputs):
+        super().__init__()
+        self.rnn = nn.ModuleList(CELLS[cell]((H if k else F) + H, H) for k in range(layers))
+        self.output = nn.Linear(H, outputs)
+
+    def forward(self, x, state=None):
+        after = []
+        for k, layer in enumerate(self.rnn):
+            inner, past = state[k] if state else (None, [x.new_zeros(x.shape[1], H)] * THROUGH)
+            steps = []
+            for row in x:
+                y, inner = layer(torch.cat([row, past[0]], 1)[None], inner)
+                past = past[1:] + [y[0]]
+                steps.append(y[0])
+            x = torch.stack(steps)
+            after.append([inner, past])
+        return self.output(x), after
+
+
 def tensors(named):
     return {deep.named(n): {"shape": list(t.shape), "data": t.detach().reshape(-1).tolist()}
             for n, t in named}
@@ -87,7 +110,7 @@ def forecasts(model, series, columns):
 
 def trace(cell, layers, columns, kind=""):
     torch.manual_seed(layers + list(CELLS).index(cell))
-    model = (Deep if kind else Model)(cell, layers, len(columns))
+    model = {"deep": Deep, "through": Through}.get(kind, Model)(cell, layers, len(columns))
     series = torch.randn(ROWS, F)
     weights = tensors(model.named_parameters())
     model, series = model.double(), series.double()
@@ -105,7 +128,7 @@ def trace(cell, layers, columns, kind=""):
     return {"torch": torch.__version__, "cell": cell, "layers": layers, "T": T, "B": B, "F": F,
             "H": H, "columns": columns, "series": series.reshape(-1).tolist(), "rows": rows,
             "weights": weights, "losses": losses, "gradients": gradients, "ahead": AHEAD,
-            "forecasts": forecasts(model, series, columns)} | ({"deep": True} if kind else {})
+            "forecasts": forecasts(model, series, columns)} | ({kind: True} if kind else {})
 
 
 def main():

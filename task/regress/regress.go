@@ -24,6 +24,9 @@ type Config struct {
 	All     []*series.Series // the series of --corpus, and the one to evaluate on if it is another
 	Targets []int            // columns to predict
 	Scale   series.Scale     // of the training part
+	// Sequences: each segment is a sequence with one target, the target columns of its last row,
+	// which the network does not read. It begins at a zero state.
+	Sequences bool
 }
 
 // Task is a network and its series. It implements train.Task.
@@ -32,6 +35,7 @@ type Task struct {
 	Units
 	evaluation lm.Evaluation
 	targets    []float32 // [rows, C]: standardised
+	sequences  bool
 }
 
 // Units turn squared errors of standardised columns into the data's units.
@@ -94,22 +98,28 @@ func (t *Tally) Score() train.Score {
 
 // New makes a task. The caller keeps the model and closes it.
 func New(m *model.Model, cfg Config) (*Task, error) {
-	t := &Task{evaluation: cfg.Evaluation}
-	every, err := series.Select(cfg.All[0].Columns, "")
-	if err != nil {
-		return nil, err
-	}
+	t := &Task{evaluation: cfg.Evaluation, sequences: cfg.Sequences}
+	read := columns(cfg.All[0], cfg.Targets, cfg.Sequences)
 	var inputs []float32
 	for _, s := range cfg.All {
-		inputs = cfg.Scale.Standard(inputs, s, every)
+		inputs = cfg.Scale.Standard(inputs, s, read)
 		t.targets = cfg.Scale.Standard(t.targets, s, cfg.Targets)
 	}
 	if err := m.SetSeries(inputs, t.targets); err != nil {
 		return nil, fmt.Errorf("the series of %d numbers: %w", len(inputs), err)
 	}
 	t.Units = NewUnits(cfg.Scale, cfg.Targets)
+	var err error
 	t.Task, err = lm.New(m, cfg.Config)
 	return t, err
+}
+
+// Targets implements train.Task: rows that are predicted.
+func (t *Task) Targets(segment int64, lanes train.Lanes) int64 {
+	if t.sequences {
+		return int64(lanes.Count)
+	}
+	return t.Task.Targets(segment, lanes)
 }
 
 // fraction is the unit in which Score.Counts has squared errors, so that ranks add them exactly.
@@ -148,6 +158,9 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 		err := t.evaluation.Fill(ctx, segment, lanes.First, lanes.Count, rows, next)
 		if err != nil {
 			return err
+		}
+		if t.sequences {
+			s.ZeroEvaluationState()
 		}
 		if err := s.Predict(rows, predicted); err != nil {
 			return err

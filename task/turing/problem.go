@@ -13,7 +13,8 @@ import (
 const Prefix = "builtin:"
 
 // Example is a sequence. The network reads Inputs, [T, D], and predicts the bits Targets,
-// [T-First, O], in the steps from First on.
+// [T-First, O], in the steps from First on. The inputs of bits are -1 and 1: 0 is no input, so that
+// a vector of bits 0 is not mistaken for the end.
 type Example struct {
 	Inputs, Targets []float32
 	First           int
@@ -190,7 +191,7 @@ func (p Problem) Fill(number int64, e *Example) {
 	row := func(t int) []float32 { return e.Inputs[t*p.inputs:][:p.inputs] }
 	draw := func(t, n int) {
 		for i := range n {
-			row(t)[i] = float32(rng.IntN(2))
+			row(t)[i] = float32(2*rng.IntN(2) - 1)
 		}
 	}
 	if p.name == "recall" {
@@ -206,7 +207,14 @@ func (p Problem) Fill(number int64, e *Example) {
 		e.Targets[len(e.Targets)-1] = 1 // the end of the output
 	}
 	for i := range max(repeats, 1) * length {
-		copy(e.Targets[i*p.outputs:], row(i % length)[:bits])
+		answer(e.Targets[i*p.outputs:], row(i % length)[:bits])
+	}
+}
+
+// answer sets targets to the bits of an input.
+func answer(targets, input []float32) {
+	for i, x := range input {
+		targets[i] = (x + 1) / 2
 	}
 }
 
@@ -226,7 +234,7 @@ func (p Problem) recall(
 	row(query + itemSteps + 1)[itemBits+1] = 1
 	for k := range itemSteps {
 		copy(row(query + 1 + k)[:itemBits], row(asked*item+1+k))
-		copy(e.Targets[k*itemBits:], row((asked+1)*item + 1 + k)[:itemBits])
+		answer(e.Targets[k*itemBits:], row((asked+1)*item + 1 + k)[:itemBits])
 	}
 }
 

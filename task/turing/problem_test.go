@@ -18,10 +18,10 @@ func parse(t *testing.T, name string, stream uint64) Problem {
 	return p
 }
 
-// rows are the first columns of some rows of a matrix as text.
+// rows are the first columns of some rows of a matrix as text, with 0 for -1.
 func rows(values []float32, width, columns int) (all []string) {
 	for i := 0; i < len(values); i += width {
-		all = append(all, fmt.Sprint(values[i:][:columns]))
+		all = append(all, strings.ReplaceAll(fmt.Sprint(values[i:][:columns]), "-1", "0"))
 	}
 	return all
 }

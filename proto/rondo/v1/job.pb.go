@@ -149,6 +149,9 @@ type JobSpec struct {
 	SkipConnections      bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
 	DeepInput            int64   `protobuf:"varint,203,opt,name=deep_input,json=deepInput,proto3" json:"deep_input,omitempty"`
 	DeepTransition       int64   `protobuf:"varint,204,opt,name=deep_transition,json=deepTransition,proto3" json:"deep_transition,omitempty"`
+	SkipThroughTime      int64   `protobuf:"varint,340,opt,name=skip_through_time,json=skipThroughTime,proto3" json:"skip_through_time,omitempty"`
+	Sequences            bool    `protobuf:"varint,342,opt,name=sequences,proto3" json:"sequences,omitempty"`
+	Periods              string  `protobuf:"bytes,341,opt,name=periods,proto3" json:"periods,omitempty"`
 	DeepOutput           int64   `protobuf:"varint,205,opt,name=deep_output,json=deepOutput,proto3" json:"deep_output,omitempty"`
 	LabelSmoothing       float64 `protobuf:"fixed64,230,opt,name=label_smoothing,json=labelSmoothing,proto3" json:"label_smoothing,omitempty"`
 	TeacherForcing       float64 `protobuf:"fixed64,231,opt,name=teacher_forcing,json=teacherForcing,proto3" json:"teacher_forcing,omitempty"`
@@ -232,6 +235,7 @@ type JobSpec struct {
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
 	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
+	Copies          int64   `protobuf:"varint,128,opt,name=copies,proto3" json:"copies,omitempty"`
 	Link            string  `protobuf:"bytes,127,opt,name=link,proto3" json:"link,omitempty"`
 	IntraHost       string  `protobuf:"bytes,86,opt,name=intra_host,json=intraHost,proto3" json:"intra_host,omitempty"`
 	Topology        string  `protobuf:"bytes,130,opt,name=topology,proto3" json:"topology,omitempty"`
@@ -479,6 +483,27 @@ func (x *JobSpec) GetDeepTransition() int64 {
 		return x.DeepTransition
 	}
 	return 0
+}
+
+func (x *JobSpec) GetSkipThroughTime() int64 {
+	if x != nil {
+		return x.SkipThroughTime
+	}
+	return 0
+}
+
+func (x *JobSpec) GetSequences() bool {
+	if x != nil {
+		return x.Sequences
+	}
+	return false
+}
+
+func (x *JobSpec) GetPeriods() string {
+	if x != nil {
+		return x.Periods
+	}
+	return ""
 }
 
 func (x *JobSpec) GetDeepOutput() int64 {
@@ -1027,6 +1052,13 @@ func (x *JobSpec) GetRingOrder() string {
 	return ""
 }
 
+func (x *JobSpec) GetCopies() int64 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
 func (x *JobSpec) GetLink() string {
 	if x != nil {
 		return x.Link
@@ -1288,15 +1320,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb5\xa4\x01\n" +
+	"\x04_max\"\xa8\xaa\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
 	"\x04task\x18\x02 \x01(\tB\xaf\x04\xaa\xbb\x18\xaa\x04\n" +
-	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\x9e\x05\n" +
+	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\x99\x05\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\x85\x05\xaa\xbb\x18\x80\x05\n" +
-	"\xec\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy; answer: .txt in the format of the bAbI tasks; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20; each file also as the one file of a .zip\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\x80\x05\xaa\xbb\x18\xfb\x04\n" +
+	"\xe7\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1346,7 +1378,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"deep_input\x18\xcb\x01 \x01(\x03B\x7f\xaa\xbb\x18{\n" +
 	"dtanh layers of --hidden units between the embedding (regress: the row) and the first recurrent layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\tdeepInput\x12\xc4\x01\n" +
 	"\x0fdeep_transition\x18\xcc\x01 \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12r\n" +
+	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12\xbb\x01\n" +
+	"\x11skip_through_time\x18\xd4\x02 \x01(\x03B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
+	"qeach recurrent layer also reads its own output of N steps before; 0: it does not (needs --embed, but for regress)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xb0@R\x0fskipThroughTime\x12\xb6\x01\n" +
+	"\tsequences\x18\xd6\x02 \x01(\bB\x96\x01\xaa\xbb\x18\x91\x01\n" +
+	"\x8e\x01regress: each --bptt rows of the corpus are a sequence by itself; --target in its last row is predicted from the other columns of all its rowsR\tsequences\x12t\n" +
+	"\aperiods\x18\xd5\x02 \x01(\tBY\xaa\xbb\x18U\n" +
+	"Jclockwork: in which steps each group of units works, as 1,2,4,8: ascending\x12\a1,2,4,8R\aperiods\x12r\n" +
 	"\vdeep_output\x18\xcd\x01 \x01(\x03BP\xaa\xbb\x18L\n" +
 	"5tanh layers of --hidden units before the output layer\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\n" +
 	"deepOutput\x12\x98\x01\n" +
@@ -1520,10 +1558,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"minWorkers\x12\x98\x01\n" +
 	"\vmax_workers\x18C \x01(\x03Bw\xaa\xbb\x18s\n" +
 	"\\most workers in the ring, for those that join later; 0: --workers; rondo scale may exceed it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"maxWorkers\x12\xf0\x01\n" +
+	"maxWorkers\x12\x81\x02\n" +
 	"\n" +
-	"ring_order\x18U \x01(\tB\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
-	"\xac\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that a lost host takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x01\n" +
+	"ring_order\x18U \x01(\tB\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
+	"\xbd\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that lane states have a short way to another one (see --copies)\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xf7\x01\n" +
+	"\x06copies\x18\x80\x01 \x01(\x03B\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
+	"\xc0\x01in each step a worker sends its lanes' states to workers on this many other hosts, or to as many workers where there are fewer hosts: so many hosts may be lost at once without a completed step\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00 @R\x06copies\x12\xe3\x01\n" +
 	"\x04link\x18\x7f \x01(\tB\xce\x01\xaa\xbb\x18\xc9\x01\n" +
 	"\xaa\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a unix socket; shm: shared memory; auto: tcp between hosts, and on one host the first of shm, unix and tcp that works\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
 	"\n" +

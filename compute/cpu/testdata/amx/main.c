@@ -217,7 +217,8 @@ static struct results run_layer(const struct kernels *k, int threads, const stru
     float *dpeephole = holes ? result(&r, holes) : 0;
     float *dx = s->dense ? result(&r, n * s->D) : 0, *dh0 = result(&r, state);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
-    struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0.25f, 0, 0, 0);
+    struct layer *l = rondo_layer_new(k, threads, s->cell, s->T, s->B, s->D, s->H, 0.25f,
+                                      in->bih, 0, 0, 0);
     const int32_t *ids = s->dense ? 0 : in->ids;
     rondo_layer_forward(k, t, l, in->ih, in->hh, in->bih, in->bhh, in->peephole, ids,
                         s->dense ? in->x : 0, 0, in->h0, two ? in->c0 : 0, y, h, c);

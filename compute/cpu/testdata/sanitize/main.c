@@ -68,8 +68,9 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
         dc0 = lstm ? output(&b, state) : 0;
         dx = s->dense ? output(&b, n * s->D) : 0;
     }
+    float *periods = s->cell == CLOCKWORK ? values(&b, s->H, 2) : 0;
     struct layer *l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0.25f,
-                                      0, 0, 0);
+                                      periods, 0, 0, 0);
     for (int again = 0; again < 2; again++) { // first by parts, then at once, on a used workspace
         rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
                             c0, y, h, c);
@@ -78,7 +79,8 @@ static void run_layer(const struct place *p, const struct layer_shape *s)
                                  dih, dhh, dbih, dbhh, dpeephole, dx, dh0, dc0);
     }
     rondo_layer_free(l);
-    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0.25f, 1, 0, 0);
+    l = rondo_layer_new(p->k, p->threads, s->cell, s->T, s->B, s->D, s->H, 0.25f, periods, 1,
+                        0, 0);
     rondo_layer_forward(p->k, p->team, l, ih, hh, bih, bhh, peephole, tokens, x, lengths, h0,
                         c0, y, h0, c0);
     rondo_layer_free(l);
