@@ -41,8 +41,8 @@ const (
 // device lacks memory.
 func (m *Model) Flow(inputs, targets []int32, T int) (f *Flow, err error) {
 	c, B := m.config, len(targets)
-	if c.LayerNorm || c.Skip || c.SkipThroughTime > 0 || c.DeepInput > 0 || c.DeepOutput > 0 || c.projects() ||
-		c.Inputs > 0 {
+	if c.LayerNorm || c.Skip || c.SkipThroughTime > 0 || c.DeepInput > 0 || c.DeepOutput > 0 ||
+		c.projects() || c.Inputs > 0 {
 		return nil, errors.New("the flow of gradients is measured in networks of tokens without " +
 			"--layer-norm, --skip-connections, --skip-through-time, --deep-input, --deep-output " +
 			"and a projection")
