@@ -75,6 +75,7 @@ func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Seed:           spec.Seed,
 		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,
+		Omega:          spec.Omega,
 	}
 	return c, nil
 }

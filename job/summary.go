@@ -229,6 +229,8 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	switch spec.Task {
 	case task.NGram:
 		s.Sums = fmt.Sprintf("counts of %d tokens, %s", spec.Order, spec.Smoothing)
+	case task.MLP:
+		s.Cell, s.Dropout = fmt.Sprintf("perceptron on %d tokens", spec.Order-1), 0
 	case task.HMM:
 		s.Sums = fmt.Sprintf("hidden Markov model of %d states", spec.States)
 	case task.Reservoir:

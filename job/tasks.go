@@ -59,6 +59,8 @@ func tasks() map[string]entry {
 			evaluate: evaluateTuring},
 		task.NGram: {command: "generate", open: openCounted, network: countedNetwork,
 			evaluate: evaluateCounted},
+		task.MLP: {command: "generate", open: openWindows, network: windowNetwork,
+			evaluate: evaluateWindows},
 		task.HMM: {command: "generate", open: openMarkov, network: markovNetwork,
 			evaluate: evaluateMarkov},
 	}

@@ -16,6 +16,7 @@ import (
 	"rondo/task/fill"
 	"rondo/task/hmm"
 	"rondo/task/lm"
+	"rondo/task/mlp"
 	"rondo/task/ngram"
 	"rondo/telemetry"
 )
@@ -218,6 +219,8 @@ func (t *Trained) Write(
 		g, err = network.NewGenerator()
 	case *hmm.Model:
 		g, err = network.NewGenerator()
+	case *model.Window:
+		g, err = mlp.NewGenerator(network)
 	case *model.Model:
 		g, err = network.NewGenerator()
 	}

@@ -50,6 +50,9 @@ type Config struct {
 	// (of every layer, see compute.NewRecurrent), and before the output layer (Pascanu et al. 2014,
 	// arXiv:1312.6026). DeepInput needs Embed or Inputs.
 	DeepInput, DeepTransition, DeepOutput int
+	// Omega is the weight of a regulariser that keeps the norm of gradients on their way back in
+	// time; 0: none. See omega: it is for RNNTanh, on devices that do not record.
+	Omega float64
 	// LabelSmoothing is that of the training's targets: see compute.Output.ForwardBackward.
 	// Evaluations are without it.
 	LabelSmoothing float64
@@ -125,6 +128,15 @@ func (c Config) Validate() error {
 	}
 	if err := c.validateDropout(); err != nil {
 		return err
+	}
+	if !(c.Omega >= 0 && float32(c.Omega) <= math.MaxFloat32) {
+		return fmt.Errorf("--omega %v: must be at least 0", c.Omega)
+	}
+	if c.Omega > 0 && (c.Cell != compute.RNNTanh || c.DeepTransition > 0 || c.Recompute > 0 ||
+		c.SkipThroughTime > 0) {
+		return fmt.Errorf("--omega %v is for --cell rnn, without --deep-transition, "+
+			"--skip-through-time and --recompute",
+			c.Omega)
 	}
 	if !(c.LabelSmoothing >= 0 && float32(c.LabelSmoothing) < 1) { // kernels take it as float32
 		return fmt.Errorf("--label-smoothing %v: must be at least 0 and less than 1",

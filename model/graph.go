@@ -177,7 +177,7 @@ func (g *graph) load(in SegmentInput, first int) {
 	c, at, n := g.model.config, first*g.B, g.T*g.B
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
-	g.output.scale = in.Scale
+	g.output.scale, g.passScale = in.Scale, in.Scale
 	if q, ok := g.output.kernel.(*compute.Squares); ok {
 		q.Load(g.output.targets)
 	}

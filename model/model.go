@@ -25,6 +25,10 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 	if dev == nil {
 		return nil, errors.New("model: no device")
 	}
+	if _, records := dev.(compute.Recorder); records && cfg.Omega > 0 {
+		return nil, fmt.Errorf("--omega %v computes on a CPU, and the device is %s: give "+
+			"--device cpu", cfg.Omega, dev.Name())
+	}
 	m := &Model{parameters: parameters{dev: dev, views: Layout(cfg)}, config: cfg}
 	if err := m.allocate(cfg.GradientTail); err != nil {
 		return nil, fmt.Errorf("model: %s: %w", cfg.shape(), err)

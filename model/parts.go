@@ -13,6 +13,7 @@ func Parts() []Part {
 		{"deep-transition", "tanh layers between two steps", "Pascanu et al. (2014)"},
 		{"skip-through-time", "each layer reads its output some steps before", "Lin et al. (1996)"},
 		{"deep-output", "tanh layers before the output layer", "Pascanu et al. (2014)"},
+		{"omega", "keeps the norm of gradients back in time", "Pascanu et al. (2013)"},
 		{"dropout-locked", "the same dropout in all steps", "Gal and Ghahramani (2016)"},
 		{"attention", "a decoder's: luong, scaled or bahdanau",
 			"Luong et al. (2015), Vaswani et al. (2017), Bahdanau et al. (2015)"},

@@ -59,7 +59,11 @@ func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.S
 	}
 	for k := range c.Layers {
 		ids := k == 0 && c.rowWidth() == 0
-		size = size.And(compute.RecurrentSize(on, c.layerShape(k, T, B), inference, ids))
+		shape := c.layerShape(k, T, B)
+		size = size.And(compute.RecurrentSize(on, shape, inference, ids))
+		if c.Omega > 0 && !inference {
+			size = size.And(omegaSize(on, shape))
+		}
 	}
 	size = size.And(c.deepSize(on, T*B, inference))
 	if c.projects() {

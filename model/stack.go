@@ -204,6 +204,8 @@ type stack struct {
 	skips     []*skip    // likewise
 	norms     []*norm    // likewise
 	order     reversal
+	// passScale is the factor of the loss in this pass: Config.Omega's too.
+	passScale float32
 
 	deepOutput *perceptron // what follows the layers, or nil
 }
@@ -314,6 +316,9 @@ func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffe
 	last bool) *Layer {
 	begin, end := d.span(s.views)
 	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.gradient(begin, end), y)
+	if s.Omega > 0 {
+		layer.kernel = newOmega(s.dev, shape, layer.kernel, s.Omega, &s.passScale)
+	}
 	if s.memory.before != nil {
 		layer.in = cutState(shape, s.memory.before)
 		layer.out = cutState(shape, s.memory.after[at*len(s.memory.before):])

@@ -26,6 +26,8 @@ func About(name string) (predicts, source string) {
 			"Graves et al. (2014)"},
 		NGram: {"no network: counts of the text's n-grams",
 			"Chen and Goodman (1998)"},
+		MLP: {"the next token, by a perceptron on those before",
+			"Bengio et al. (2003)"},
 		HMM: {"the next token, by a hidden Markov model",
 			"Baum et al. (1970), Rabiner (1989)"},
 	}[name]

@@ -22,6 +22,8 @@ const (
 	Reservoir = "reservoir"
 	// NGram counts n-grams: task/ngram.
 	NGram = "ngram"
+	// MLP predicts a token from the tokens before it by a perceptron: task/mlp.
+	MLP = "mlp"
 	// HMM is a hidden Markov model of a text: task/hmm.
 	HMM = "hmm"
 	// Answer answers questions about stories by a memory network: task/answer.
@@ -33,13 +35,14 @@ const (
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
 // read whole examples.
 func Segments(name string) bool {
-	return name == LM || name == Fill || name == Regress || !slices.Contains(Networks(), name)
+	return slices.Contains([]string{LM, Fill, Regress, MLP}, name) ||
+		!slices.Contains(Networks(), name)
 }
 
 // Texts reports whether a task reads any number of texts, as a whole or as documents. The others'
 // data are rows of one file.
 func Texts(name string) bool {
-	return name == LM || name == Fill || name == NGram || name == HMM
+	return name == LM || name == Fill || name == NGram || name == HMM || name == MLP
 }
 
 // Networks returns the names of the tasks that train a network by its gradient. The others sum up
@@ -53,7 +56,7 @@ func Networks() []string {
 // Layered returns the names of the tasks whose networks have layers of a recurrent cell.
 func Layered() []string {
 	return slices.DeleteFunc(Networks(), func(name string) bool {
-		return name == Answer || name == Turing
+		return name == Answer || name == Turing || name == MLP
 	})
 }
 
@@ -80,6 +83,7 @@ func Names() []string {
 		Reservoir,
 		NGram,
 		HMM,
+		MLP,
 		Answer,
 		Turing,
 	}

@@ -118,7 +118,7 @@ func generateCommand() *cobra.Command {
 			return err
 		}
 		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM, task.NGram,
-			task.HMM)
+			task.HMM, task.MLP)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,8 @@ func root() *cobra.Command {
 		certsCommand())
 	group(c, "models", "Models and data:", modelsCommand(), generateCommand(), classifyCommand(),
 		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
-		answerCommand(), evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())
+		answerCommand(), evalCommand(), gradientsCommand(), corpusCommand(), checkpointCommand(),
+		auditCommand())
 	return c
 }
 

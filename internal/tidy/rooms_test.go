@@ -64,7 +64,7 @@ func processRooms() []room {
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/answer task/classify " +
 			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
-			"task/lm task/memory task/ngram task/regress task/reservoir task/tag " +
+			"task/lm task/memory task/mlp task/ngram task/regress task/reservoir task/tag " +
 			"task/translate task/turing telemetry train train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
@@ -152,6 +152,8 @@ func otherRooms() []room {
 			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
 			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/mlp", imports: "corpus model task/ahead task/count task/example task/lm " +
+			"train", tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/example", imports: "corpus/examples task/ahead train",
 			never: network + " " + graphs + " " + storage},
 		{path: "task/lines", never: network + " " + graphs + " " + storage},

@@ -57,6 +57,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	} else if spec.Steps > 0 && !given["epochs"] {
 		spec.Epochs = 0
 	}
+	if spec.Omega > 0 && !given["device"] {
+		spec.Device = "cpu"
+	}
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
 		spec.ValidationFraction = 0
 	}
@@ -79,6 +82,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 		if !given["embed"] {
 			spec.Embed = spec.Hidden
 		}
+	}
+	if spec.Task == task.MLP && !given["embed"] {
+		spec.Embed = spec.Hidden
 	}
 	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {
 		spec.Lr = ownRate(spec.Optimizer)

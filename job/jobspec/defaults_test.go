@@ -50,6 +50,7 @@ func TestDefaultsThatDependOnOthers(t *testing.T) {
 		"--task=ngram":               func(r *resolved) { r.epochs, r.lr = 1, 0 },
 		"--task=hmm":                 func(r *resolved) { r.lr = 0 },
 		"--task=hmm --steps=7":       func(r *resolved) { r.steps, r.epochs, r.lr = 7, 0, 0 },
+		"--task=mlp":                 func(*resolved) {},
 		"--task=ngram --bptt=35":     func(r *resolved) { r.epochs, r.lr = 1, 0 },
 	} {
 		want := usual

@@ -42,7 +42,7 @@ func flagGroups() []flagGroup {
 			"forget-bias", "i-know"}},
 		{"Optimizer", []string{"optimizer", "lr-schedule", "warmup-steps", "lr-decay",
 			"lr-step-every", "lr-patience", "lr-min", "momentum", "beta1", "beta2", "rho",
-			"epsilon", "weight-decay", "clip", "clip-by", "clip-scope"}},
+			"epsilon", "weight-decay", "omega", "clip", "clip-by", "clip-scope"}},
 		{"How a step is computed", []string{"bptt", "accumulate", "precision", "threads",
 			"recompute", "reduce", "lane-groups", "shard-optimizer", "shard-copies", "seed"}},
 		{"Checkpoints and output", []string{"checkpoint-every", "checkpoint-keep", "resume",

@@ -70,23 +70,25 @@ func tasksOf(field protoreflect.Name) []string {
 	switch field {
 	case "bptt":
 		return []string{task.LM, task.Fill, task.Regress, task.Reservoir, task.NGram,
-			task.HMM}
+			task.HMM, task.MLP}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
-	case "recompute":
+	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
 	case "max_tokens", "eos", "text_field":
-		return []string{task.LM, task.Fill, task.NGram, task.HMM}
+		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}
-	case "order", "smoothing":
+	case "order":
+		return []string{task.NGram, task.MLP}
+	case "smoothing":
 		return []string{task.NGram}
 	case "states", "pseudo_count":
 		return []string{task.HMM}
 	case "tie_weights", "sparse_rows", "i_know":
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
-		return []string{task.LM, task.NGram, task.HMM}
+		return []string{task.LM, task.NGram, task.HMM, task.MLP}
 	case "hops", "tying", "position_encoding", "temporal_encoding":
 		return []string{task.Answer}
 	case "memory_width", "heads", "shift", "controller":
@@ -102,9 +104,10 @@ func tasksOf(field protoreflect.Name) []string {
 	case "leak":
 		return append(task.Layered(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.NGram, task.HMM, task.Answer}
-	case "embed", "dropout_input", "label_smoothing":
+		return append(tasksOf("embed"), task.NGram, task.HMM, task.Answer)
+	case "embed":
+		return append(tasksOf("dropout_input"), task.MLP)
+	case "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional", "hidden_backward":
@@ -123,10 +126,11 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
-	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
-		"deep_input", "deep_transition", "deep_output", "periods", "init", "forget_bias",
-		"precision":
+	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
+		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()
+	case "layers", "init":
+		return append(task.Layered(), task.MLP)
 	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
 		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
 		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
@@ -181,6 +185,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if err := validateMemory(spec); err != nil {
 		return err
 	}
+	if err := validateOmega(spec); err != nil {
+		return err
+	}
 	if spec.SkipConnections && spec.Layers < 2 {
 		return usagef("--skip-connections begin at the second layer: set --layers of at least 2")
 	}
@@ -216,6 +223,22 @@ func validateModel(spec *rondov1.JobSpec) error {
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
 			"--embed %d", spec.Hidden)
+	}
+	return nil
+}
+
+// validateOmega checks a job with a regulariser of gradients.
+func validateOmega(spec *rondov1.JobSpec) error {
+	if spec.Omega == 0 {
+		return nil
+	}
+	if spec.Cell != compute.RNNTanh.String() || spec.DeepTransition > 0 || spec.Recompute > 0 ||
+		spec.Bidirectional || spec.SkipThroughTime > 0 {
+		return usagef("--omega is for --cell rnn, without --deep-transition, " +
+			"--skip-through-time, --recompute and --bidirectional")
+	}
+	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
+		return usagef("--device %s: --omega computes on the CPU: leave it out", spec.Device)
 	}
 	return nil
 }
@@ -434,7 +457,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.Bidirectional, lasts.Blanks = spec.Bidirectional, spec.Blanks
 	case task.Regress:
 		lasts.Target, lasts.Sequences = spec.Target, spec.Sequences
-	case task.NGram:
+	case task.NGram, task.MLP:
 		lasts.Order = spec.Order
 	case task.HMM:
 		lasts.States = spec.States

@@ -108,7 +108,7 @@ func (t *Task) Open(int) (train.Seat, error) {
 
 // seat computes in host memory. It implements train.Seat.
 type seat struct {
-	example.Seat[batch]
+	example.Seat[Batch]
 	task  *Task
 	added []float32 // -1 times what a pass adds, laid out as the parameters
 }
@@ -116,10 +116,10 @@ type seat struct {
 // Read implements train.Seat.
 func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func()) {
 	t := s.task
-	s.Reader = ahead.Read(ctx, spans, t.cfg.Ledger, func() *batch { return &batch{} },
-		func(ctx context.Context, at train.Span, b *batch) ([]int32, error) {
-			err := t.cfg.Training.fill(ctx, at, t.Context(), b)
-			return b.tokens, err
+	s.Reader = ahead.Read(ctx, spans, t.cfg.Ledger, func() *Batch { return &Batch{} },
+		func(ctx context.Context, at train.Span, b *Batch) ([]int32, error) {
+			err := t.cfg.Training.Fill(ctx, at, t.Context(), b)
+			return b.Tokens, err
 		})
 	return s.Reader.Close
 }
@@ -127,7 +127,7 @@ func (s *seat) Read(ctx context.Context, spans iter.Seq[train.Span]) (stop func(
 // Backward implements train.Seat. The loss is that of the data by the sums of the steps before.
 func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 	defer compute.Catch(&err)
-	for _, w := range s.Batch.windows {
+	for _, w := range s.Batch.Windows {
 		score, err := s.task.Score(w)
 		if err != nil {
 			return 0, err
@@ -140,7 +140,7 @@ func (s *seat) Backward(p train.Pass) (lossSum float64, err error) {
 		}
 	}
 	clear(s.added)
-	for _, w := range s.Batch.windows {
+	for _, w := range s.Batch.Windows {
 		if err := s.task.Add(w, s.added); err != nil {
 			return 0, err
 		}
@@ -170,12 +170,12 @@ func (*seat) Close() {}
 func score(
 	ctx context.Context, m Model, text *Text, lanes train.Lanes, add func(train.Score),
 ) error {
-	var b batch
+	var b Batch
 	for at := range train.Spans(text.Segments(), lanes) {
-		if err := text.fill(ctx, at, m.Context(), &b); err != nil {
+		if err := text.Fill(ctx, at, m.Context(), &b); err != nil {
 			return err
 		}
-		for _, w := range b.windows {
+		for _, w := range b.Windows {
 			s, err := m.Score(w)
 			if err != nil {
 				return err

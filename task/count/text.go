@@ -15,13 +15,22 @@ type Text struct {
 	tokens        corpus.Tokens
 	first         int64 // the first target
 	lanes, length int   // G, T
+	apart         bool  // see Apart
 }
 
 // NewText cuts the tokens from first on into examples of at most this length, and into one for each
 // lane if that is shorter.
 func NewText(tokens corpus.Tokens, first int64, lanes, length int) *Text {
 	share := (tokens.Len() - first + int64(lanes) - 1) / int64(lanes)
-	return &Text{tokens, first, lanes, int(max(1, min(int64(length), share)))}
+	return &Text{tokens: tokens, first: first, lanes: lanes,
+		length: int(max(1, min(int64(length), share)))}
+}
+
+// Apart gives each lane a part of the text of its own, instead of every G-th example: a step then
+// has examples from all over the text.
+func (t *Text) Apart() *Text {
+	t.apart = true
+	return t
 }
 
 // Examples is the number of examples.
@@ -36,6 +45,9 @@ func (t *Text) Segments() int64 { return (t.Examples() + int64(t.lanes) - 1) / i
 // from epoch to epoch.
 func (t *Text) Example(segment int64, lane int) int64 {
 	n := segment%t.Segments()*int64(t.lanes) + int64(lane)
+	if t.apart {
+		n = int64(lane)*t.Segments() + segment%t.Segments()
+	}
 	if n >= t.Examples() {
 		return -1
 	}
@@ -61,10 +73,10 @@ func (t *Text) Targets(segment int64, lanes train.Lanes) (n int64) {
 	return n
 }
 
-// batch is what some lanes read in a segment: each lane's targets, behind their context.
-type batch struct {
-	tokens  []int32
-	windows []Window
+// Batch is what some lanes read in a segment: each lane's targets, behind their context.
+type Batch struct {
+	Tokens  []int32
+	Windows []Window
 }
 
 // Window is a lane's part of a batch: Context tokens that are no targets, and then the targets.
@@ -76,9 +88,9 @@ type Window struct {
 // Targets is the number of targets.
 func (w Window) Targets() int64 { return int64(len(w.Tokens) - w.Context) }
 
-// fill reads a batch, with at most so many tokens before each lane's first target.
-func (t *Text) fill(ctx context.Context, at train.Span, most int, into *batch) error {
-	into.tokens, into.windows = into.tokens[:0], into.windows[:0]
+// Fill reads a batch, with at most so many tokens before each lane's first target.
+func (t *Text) Fill(ctx context.Context, at train.Span, most int, into *Batch) error {
+	into.Tokens, into.Windows = into.Tokens[:0], into.Windows[:0]
 	for lane := at.Lanes.First; lane < at.Lanes.End(); lane++ {
 		from, to := t.targets(at.Segment, lane)
 		if from == to {
@@ -88,16 +100,16 @@ func (t *Text) fill(ctx context.Context, at train.Span, most int, into *batch) e
 			return err
 		}
 		before := min(from, int64(most))
-		begin, n := len(into.tokens), int(to-from+before)
-		if cap(into.tokens) < begin+n { // the windows keep the memory that they have
-			into.tokens = append(make([]int32, 0, begin+n*at.Lanes.Count), into.tokens...)
+		begin, n := len(into.Tokens), int(to-from+before)
+		if cap(into.Tokens) < begin+n { // the windows keep the memory that they have
+			into.Tokens = append(make([]int32, 0, begin+n*at.Lanes.Count), into.Tokens...)
 		}
-		into.tokens = into.tokens[:begin+n]
-		read := into.tokens[begin:]
+		into.Tokens = into.Tokens[:begin+n]
+		read := into.Tokens[begin:]
 		if err := t.tokens.ReadTokens(read, from-before); err != nil {
 			return fmt.Errorf("segment %d, lane %d: %w", at.Segment, lane, err)
 		}
-		into.windows = append(into.windows, Window{read, int(before)})
+		into.Windows = append(into.Windows, Window{read, int(before)})
 	}
 	return nil
 }

@@ -207,6 +207,7 @@ type JobSpec struct {
 	Rho            float64 `protobuf:"fixed64,44,opt,name=rho,proto3" json:"rho,omitempty"`
 	Epsilon        float64 `protobuf:"fixed64,45,opt,name=epsilon,proto3" json:"epsilon,omitempty"`
 	WeightDecay    float64 `protobuf:"fixed64,46,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
+	Omega          float64 `protobuf:"fixed64,273,opt,name=omega,proto3" json:"omega,omitempty"`
 	Clip           float64 `protobuf:"fixed64,47,opt,name=clip,proto3" json:"clip,omitempty"`
 	ClipBy         string  `protobuf:"bytes,48,opt,name=clip_by,json=clipBy,proto3" json:"clip_by,omitempty"`
 	ClipScope      string  `protobuf:"bytes,49,opt,name=clip_scope,json=clipScope,proto3" json:"clip_scope,omitempty"`
@@ -883,6 +884,13 @@ func (x *JobSpec) GetWeightDecay() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetOmega() float64 {
+	if x != nil {
+		return x.Omega
+	}
+	return 0
+}
+
 func (x *JobSpec) GetClip() float64 {
 	if x != nil {
 		return x.Clip
@@ -1312,15 +1320,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xf5\xa7\x01\n" +
+	"\x04_max\"\xbb\xaa\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x8c\x04\n" +
-	"\x04task\x18\x02 \x01(\tB\xf7\x03\xaa\xbb\x18\xf2\x03\n" +
-	"\xeb\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\x9e\x05\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
+	"\x04task\x18\x02 \x01(\tB\xaf\x04\xaa\xbb\x18\xaa\x04\n" +
+	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\xa3\x05\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\x85\x05\xaa\xbb\x18\x80\x05\n" +
-	"\xec\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram and hmm: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\x8a\x05\xaa\xbb\x18\x85\x05\n" +
+	"\xf1\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1348,11 +1356,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
 	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12\x87\x01\n" +
 	"\x06hidden\x18\x15 \x01(\x03Bo\xaa\xbb\x18k\n" +
-	"Rhidden units per layer; turing: of the controller; answer: width of the embeddings\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
-	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
-	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x82\x01\n" +
-	"\x05embed\x18\x17 \x01(\x03Bl\xaa\xbb\x18h\n" +
-	"Qwidth of the token embedding; 0: one-hot input (translate and describe: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"Rhidden units per layer; turing: of the controller; answer: width of the embeddings\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12W\n" +
+	"\x06layers\x18\x16 \x01(\x03B?\xaa\xbb\x18;\n" +
+	"\"recurrent layers; mlp: tanh layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x87\x01\n" +
+	"\x05embed\x18\x17 \x01(\x03Bq\xaa\xbb\x18m\n" +
+	"Vwidth of the token embedding; 0: one-hot input (translate, describe and mlp: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
@@ -1405,9 +1413,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
 	"\x9f\x01how describe ends a text: eos: by a token; stop: by a Bernoulli output before each token; length: it predicts the number of tokens, and reads how many are left\x12\x03eos\x1a\x03eos\x1a\x04stop\x1a\x06lengthR\x04ends\x12h\n" +
 	"\x06target\x18\x91\x01 \x01(\tBO\xaa\xbb\x18K\n" +
-	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12l\n" +
-	"\x05order\x18\x84\x02 \x01(\x03BU\xaa\xbb\x18Q\n" +
-	":ngram: tokens of an n-gram, of which the last is predicted\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x14@R\x05order\x12\xa5\x01\n" +
+	"Icolumns of the series to predict, by name, separated by commas; none: allR\x06target\x12\x98\x01\n" +
+	"\x05order\x18\x84\x02 \x01(\x03B\x80\x01\xaa\xbb\x18|\n" +
+	"engram and mlp: tokens of an n-gram, of which the last is predicted; ngram: at most 5, mlp: at least 2\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00p@R\x05order\x12\xa5\x01\n" +
 	"\tsmoothing\x18\x85\x02 \x01(\tB\x85\x01\xaa\xbb\x18\x80\x01\n" +
 	"rngram: probabilities of counts: laplace[:COUNT] (1), jelinek-mercer[:WEIGHT] (0.7) or kneser-ney[:DISCOUNT] (0.75)\x12\n" +
 	"kneser-neyR\tsmoothing\x12x\n" +
@@ -1497,7 +1505,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\aepsilon\x18- \x01(\x01B@\xaa\xbb\x18<\n" +
 	"+epsilon of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
 	"\fweight_decay\x18. \x01(\x01B5\xaa\xbb\x181\n" +
-	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12`\n" +
+	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12\xc2\x01\n" +
+	"\x05omega\x18\x91\x02 \x01(\x01B\xaa\x01\xaa\xbb\x18\xa5\x01\n" +
+	"\x8d\x01weight of the regulariser that keeps the norm of gradients on their way back in time (Pascanu et al. 2013); for --cell rnn, on a CPU; 0: none\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x80\x84.AR\x05omega\x12`\n" +
 	"\x04clip\x18/ \x01(\x01BL\xaa\xbb\x18H\n" +
 	":clip gradients to this norm or value (--clip-by); 0: never\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00R\x04clip\x12i\n" +
 	"\aclip_by\x180 \x01(\tBP\xaa\xbb\x18L\n" +
