@@ -31,6 +31,15 @@ const (
 
 // ModelConfig is the model of a job; vocabulary is the number of tokens.
 func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
+	c, err := modelConfig(spec, vocabulary)
+	if err != nil {
+		return c, err
+	}
+	return c, app.Usage(c.Validate())
+}
+
+// modelConfig is ModelConfig without a check.
+func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 	initial, err := model.ParseInit(spec.Init)
 	if err != nil {
 		return model.Config{}, app.Usage(err)
@@ -68,7 +77,7 @@ func ModelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		LabelSmoothing: spec.LabelSmoothing,
 		Omega:          spec.Omega,
 	}
-	return c, app.Usage(c.Validate())
+	return c, nil
 }
 
 // Trained is a network loaded from a checkpoint.

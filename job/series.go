@@ -175,7 +175,7 @@ func (d *Series) Close() error { return nil }
 // seriesConfig is the network of a job of the task regress. The vocabulary has one token more than
 // the series has columns; outputs are the predicted columns.
 func seriesConfig(spec *rondov1.JobSpec, vocabulary, outputs int) (model.Config, error) {
-	c, err := ModelConfig(spec, vocabulary)
+	c, err := modelConfig(spec, vocabulary)
 	if err != nil {
 		return c, err
 	}

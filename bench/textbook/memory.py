@@ -21,6 +21,7 @@ import math
 import pathlib
 import random
 import subprocess
+import sys
 import tempfile
 
 RONDO = pathlib.Path(__file__).parents[2] / "bin" / "rondo"
@@ -67,7 +68,9 @@ TASKS = {
 
 def train(command):
     last = {}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(done.stderr)
     for line in done.stdout.splitlines():
         event = json.loads(line)
         if event.get("event") in ("eval", "done"):
@@ -103,7 +106,7 @@ def main():
                               str(given.steps), "--checkpoint-dir", "none", *line.split(), *more])
                 loss = last["eval"]["mse" if name == "adding" else "loss"]
                 ratio = loss / baseline(length)
-                print(f"  {cell:10} {loss:8.4f}  {ratio:5.2f} of the baseline", flush=True)
+                print(f"  {cell:10} {loss:10.2e}  {ratio:5.2f} of the baseline", flush=True)
 
 
 main()

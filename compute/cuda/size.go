@@ -59,7 +59,8 @@ func (d *Device) RecurrentSize(s compute.RecurrentShape, inference, ids bool) co
 	}
 	if l == nil || !l.whole(inference) {
 		l := &steps{device: d, RecurrentShape: atOnce, wide: wide}
-		size.Own += pages(partsBytes(l.parts(inference, worthHolding(atOnce))))
+		size.Own += pages(partsBytes(l.parts(inference, worthHolding(atOnce)))) +
+			pages(4*len(s.UnitPeriods()))
 		size = size.And(d.gemm.size(d.gemm.forward(), s.B, wide, s.H))
 	}
 	return size

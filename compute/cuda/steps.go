@@ -29,6 +29,7 @@ type steps struct {
 	dn, drh unsafe.Pointer
 	held    held
 	ended   ended
+	periods []float32 // [H], of Clockwork's units; nil of other cells
 }
 
 // held is a copy of W_hh in 16 bits for a whole segment, for cuBLAS. Without it every step's
@@ -65,6 +66,11 @@ func worthHolding(s compute.RecurrentShape) bool {
 func makeSteps(d *Device, s compute.RecurrentShape, inference, hold bool) *steps {
 	l := &steps{device: d, RecurrentShape: s, wide: s.Cell.Gates() * s.H}
 	l.memory = d.memory.cut(l.parts(inference, hold))
+	if s.Cell == compute.Clockwork {
+		defer orUndo(l.close)
+		l.periods = d.Alloc(s.H)
+		d.Upload(l.periods, s.UnitPeriods())
+	}
 	if l.held.hh != nil && !l.tryHeld(inference) {
 		l.held = held{} // the memory stays: this is rare
 	}
@@ -136,6 +142,8 @@ func (l *steps) close() {
 			*memory = nil
 		}
 	}
+	l.device.Free(l.periods)
+	l.periods = nil
 }
 
 // hold rounds W_hh for a segment's products.
@@ -228,6 +236,9 @@ func (l *steps) forward(hh, biasHH unsafe.Pointer, t tape) {
 		case compute.Leaky, compute.LeakyLearned:
 			l.step("cell_leaky_forward", o, memoryOf(now.act, l.rec, biasHH, t.peephole, now.h,
 				after.h, held.x), l.leak())
+		case compute.Clockwork:
+			l.step("cell_clockwork_forward", o, memoryOf(now.act, l.rec, biasHH, at(l.periods),
+				now.h, now.cell, after.h, after.c, held.x))
 		default:
 			l.step("cell_rnn_forward", o, memoryOf(now.act, l.rec, biasHH, after.h, held.x),
 				flag(l.Cell == compute.RNNReLU))
@@ -300,6 +311,9 @@ func (l *steps) backstep(hh, dy unsafe.Pointer, later, to gradients, t tape, ste
 	case compute.Leaky, compute.LeakyLearned:
 		l.step("cell_leaky_backward", o, memoryOf(now.act, t.peephole, now.h, now.q, dy, later.h,
 			to.h, held.x), l.leak())
+	case compute.Clockwork:
+		l.step("cell_clockwork_backward", o, memoryOf(now.act, now.cell, dy, later.h, to.h, to.c,
+			held.x))
 	default:
 		l.step("cell_rnn_backward", o, memoryOf(now.act, after.h, dy, later.h, held.x),
 			flag(l.Cell == compute.RNNReLU))
@@ -316,7 +330,7 @@ func (l *steps) through(hh, dh unsafe.Pointer, t tape, step int) {
 	switch {
 	case l.Cell == compute.GRU || l.Cell.ResetsBefore():
 		from, beta = l.rec, 1
-	case l.Cell.Leaks():
+	case l.Cell.Leaks() || l.Cell == compute.Clockwork:
 		beta = 1
 	}
 	if width == 0 {

@@ -60,6 +60,77 @@ KERNEL_BOUNDS(cell_min_backward, kBlock, 4, float *act, const float *before, con
         min_backstep<1>(act, before, dy, later, dh, B, H);
 }
 
+template <int W>
+DEVICE void clockwork_step(float *act, const float *rec, const float *bias, const float *periods,
+                           const float *before, const float *count, float *after, float *counted,
+                           const operand &next, int B, int H)
+{
+    const place p = placed<W>(B, H);
+    if (!p.inside)
+        return;
+    values<W> n = load<W>(act + p.state) + load<W>(rec + p.state) + load<W>(bias + p.unit);
+    values<W> h = load<W>(before + p.state), c = load<W>(count + p.state);
+    const values<W> period = load<W>(periods + p.unit);
+    for (int k = 0; k < W; k++) {
+        const float more = c.at[k] + 1;
+        n.at[k] = tanh(n.at[k]);
+        if (c.at[k] < 1)
+            h.at[k] = n.at[k];
+        c.at[k] = more < period.at[k] ? more : 0;
+    }
+    store(act + p.state, n);
+    store(after + p.state, h);
+    store(counted + p.state, c);
+    store(next, p.state, h);
+}
+
+// h' = n, in act, of the units whose count is 0, below 1; of the others h. periods: [H]. 28 bytes a
+// unit.
+KERNEL_BOUNDS(cell_clockwork_forward, kBlock, 4, float *act, const float *rec, const float *bias,
+              const float *periods, const float *before, const float *count, float *after,
+              float *counted, uint16_t *next, int B, int H, int format, int wide)
+{
+    const operand to = {nullptr, next, format};
+    if (wide)
+        clockwork_step<4>(act, rec, bias, periods, before, count, after, counted, to, B, H);
+    else
+        clockwork_step<1>(act, rec, bias, periods, before, count, after, counted, to, B, H);
+}
+
+template <int W>
+DEVICE void clockwork_backstep(float *act, const float *count, const float *dy, const float *later,
+                               float *dh, float *dc, const operand &next, int B, int H)
+{
+    const place p = placed<W>(B, H);
+    if (!p.inside)
+        return;
+    values<W> n = load<W>(act + p.state), c = load<W>(count + p.state);
+    values<W> d = load<W>(dy + p.state) + load_or_zero<W>(later, p.state);
+    for (int k = 0; k < W; k++) {
+        const bool works = c.at[k] < 1;
+        n.at[k] = works ? d.at[k] * (1 - n.at[k] * n.at[k]) : 0;
+        d.at[k] = works ? 0 : d.at[k];
+        c.at[k] = 0;
+    }
+    store(act + p.state, n);
+    store(dh + p.state, d);
+    store(dc + p.state, c);
+    store(next, p.state, n);
+}
+
+// The gradient of the sums, in act; dh as cell_gru_backward's; the count's, dc, is zero. 24 bytes a
+// unit.
+KERNEL_BOUNDS(cell_clockwork_backward, kBlock, 4, float *act, const float *count, const float *dy,
+              const float *later, float *dh, float *dc, uint16_t *next, int B, int H, int format,
+              int wide)
+{
+    const operand to = {nullptr, next, format};
+    if (wide)
+        clockwork_backstep<4>(act, count, dy, later, dh, dc, to, B, H);
+    else
+        clockwork_backstep<1>(act, count, dy, later, dh, dc, to, B, H);
+}
+
 // A leaky unit's share of a step: p's, of the layer's units from p.unit on, or the same for all.
 template <int W> DEVICE values<W> leak_of(const float *p, float leak, int unit)
 {

@@ -1320,15 +1320,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa8\xaa\x01\n" +
+	"\x04_max\"\xbb\xaa\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
 	"\x04task\x18\x02 \x01(\tB\xaf\x04\xaa\xbb\x18\xaa\x04\n" +
-	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\x99\x05\n" +
+	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\xa3\x05\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\x80\x05\xaa\xbb\x18\xfb\x04\n" +
-	"\xe7\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\x8a\x05\xaa\xbb\x18\x85\x05\n" +
+	"\xf1\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1405,9 +1405,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
 	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xf6\x01\n" +
 	"\tattention\x18\x8e\x01 \x01(\tB\xd6\x01\xaa\xbb\x18\xd1\x01\n" +
-	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12t\n" +
-	"\avectors\x18\xd4\x01 \x01(\tBY\xaa\xbb\x18U\n" +
-	"Sdescribe: the vectors, one in each row: .npy, .safetensors with one tensor, or .csvR\avectors\x12\x97\x01\n" +
+	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12}\n" +
+	"\avectors\x18\xd4\x01 \x01(\tBb\xaa\xbb\x18^\n" +
+	"\\describe: the vectors, one in each row: .npy, .safetensors with one tensor, .parquet or .csvR\avectors\x12\x97\x01\n" +
 	"\tvector_as\x18\xd5\x01 \x01(\tBy\xaa\xbb\x18u\n" +
 	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12\xd5\x01\n" +
 	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
