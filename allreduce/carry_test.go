@@ -18,24 +18,52 @@ func carried(rank, n int) []float32 {
 	return slices.Repeat([]float32{float32(rank + 1)}, n)
 }
 
-// carryAll reduces n floats on all ranks. Rank i carries lengths[i] floats out. It returns each
-// rank's error, its carried-in floats and its sum.
-func carryAll(rings []*allreduce.Ring, lengths []int, n int) (errs []error, in, bufs [][]float32) {
+// carryAll reduces n floats on all ranks. Rank i carries lengths[i] floats out, reach[i] places on.
+// It returns each rank's error, what it carried in by hops, and its sum.
+func carryAll(rings []*allreduce.Ring, lengths, reach []int, n int) (
+	errs []error, in [][][]float32, bufs [][]float32) {
 	world := len(rings)
-	in, bufs = make([][]float32, world), make([][]float32, world)
+	in, bufs = make([][][]float32, world), make([][]float32, world)
 	errs = linktest.Each(world, func(rank int) error {
-		in[rank] = make([]float32, lengths[(rank+world-1)%world])
+		carry := allreduce.Carry{In: make([][]float32, slices.Max(reach))}
+		for hop := range carry.In {
+			out := carried(rank, lengths[rank])
+			if hop > 0 {
+				out = carry.In[hop-1]
+			}
+			if reach[(rank+world-hop)%world] <= hop {
+				out = nil
+			}
+			carry.Out = append(carry.Out, out)
+			if from := (rank + world - hop - 1) % world; reach[from] > hop {
+				carry.In[hop] = make([]float32, lengths[from])
+			}
+		}
+		in[rank] = carry.In
 		bufs[rank] = slices.Repeat([]float32{float32(rank + 1)}, n)
-		return rings[rank].AllReduceCarry(context.Background(), bufs[rank],
-			allreduce.Carry{Out: carried(rank, lengths[rank]), In: in[rank]})
+		return rings[rank].AllReduceCarry(context.Background(), bufs[rank], carry)
 	})
 	return errs, in, bufs
 }
 
-// completeIn reports whether rank received its predecessor's whole carry.
-func completeIn(in []float32, rank int, lengths []int) bool {
-	from := (rank + len(lengths) - 1) % len(lengths)
-	return slices.Equal(in, carried(from, lengths[from]))
+// completeIn reports whether rank received the whole carry of each rank that reaches it.
+func completeIn(in [][]float32, rank int, lengths, reach []int) bool {
+	for hop := range in {
+		from := (rank + 2*len(lengths) - hop - 1) % len(lengths)
+		if reach[from] > hop && !slices.Equal(in[hop], carried(from, lengths[from])) {
+			return false
+		}
+	}
+	return true
+}
+
+// reaches are how far the ranks of a ring carry: all one place, all as far as can be, and mixed.
+func reaches(world int) [][]int {
+	mixed := make([]int, world)
+	for rank := range mixed {
+		mixed[rank] = 1 + rank%(world-1)
+	}
+	return [][]int{slices.Repeat([]int{1}, world), slices.Repeat([]int{world - 1}, world), mixed}
 }
 
 func TestCarry(t *testing.T) {
@@ -46,14 +74,16 @@ func TestCarry(t *testing.T) {
 			for rank := range lengths {
 				lengths[rank] = (rank*13 + round*11) % 50 * min(round, 1)
 			}
-			for _, n := range []int{2, world, 10 * world, 100} {
-				errs, in, bufs := carryAll(rings, lengths, n)
+			reach := reaches(world)[round%3]
+			for _, n := range []int{2, world - 1, world, 10 * world, 100} {
+				n = max(n, 2)
+				errs, in, bufs := carryAll(rings, lengths, reach, n)
 				sum := float32(world*(world+1)) / 2
 				for rank, err := range errs {
 					if err != nil {
 						t.Fatalf("world %d, rank %d: %v", world, rank, err)
 					}
-					if !completeIn(in[rank], rank, lengths) {
+					if !completeIn(in[rank], rank, lengths, reach) {
 						t.Errorf("world %d, lengths %v, rank %d: carried in %v",
 							world, lengths, rank, in[rank])
 					}
@@ -93,20 +123,9 @@ func TestCarryIsCompleteBeforeTheSum(t *testing.T) {
 	for _, dies := range []bool{true, false} {
 		some := 0
 		for world := 2; world <= 5; world++ {
-			for _, n := range []int{2, world + 1, 3 * world} {
-				for gone := range world {
-					for chunk := 1; ; chunk++ {
-						var completed, broke bool
-						synctest.Test(t, func(t *testing.T) {
-							completed, broke = breakAt(t, world, n, gone, chunk, dies)
-						})
-						if completed && broke {
-							some++
-						}
-						if !broke {
-							break // the collective has no such chunk
-						}
-					}
+			for _, reach := range reaches(world) {
+				for _, n := range []int{2, world, 2*world + 1} {
+					some += breakEverywhere(t, reach, n, dies)
 				}
 			}
 		}
@@ -116,10 +135,31 @@ func TestCarryIsCompleteBeforeTheSum(t *testing.T) {
 	}
 }
 
+// breakEverywhere breaks a collective at each chunk of each rank. It returns how often a rank had
+// the sum.
+func breakEverywhere(t *testing.T, reach []int, n int, dies bool) (some int) {
+	for gone := range reach {
+		for chunk := 1; ; chunk++ {
+			var completed, broke bool
+			synctest.Test(t, func(t *testing.T) {
+				completed, broke = breakAt(t, reach, n, gone, chunk, dies)
+			})
+			if completed && broke {
+				some++
+			}
+			if !broke {
+				break // the collective has no such chunk
+			}
+		}
+	}
+	return some
+}
+
 // breakAt breaks the link of rank gone before it sends a chunk, counted from 1. It reports whether
 // any rank completed the collective, and whether gone sent that many chunks.
-func breakAt(t *testing.T, world, n, gone, chunk int, dies bool) (completed, broke bool) {
+func breakAt(t *testing.T, reach []int, n, gone, chunk int, dies bool) (completed, broke bool) {
 	const chunkFloats = 1
+	world := len(reach)
 	nodes := connect(world)
 	links := nodes[gone].Links
 	last := &counted{Successor: links.Successor, fuse: chunk}
@@ -131,12 +171,12 @@ func breakAt(t *testing.T, world, n, gone, chunk int, dies bool) (completed, bro
 	}
 	nodes[gone].Successor = last
 	rings := linktest.Rings(t, nodes, generation, 4*chunkFloats, time.Minute)
-	lengths := slices.Repeat([]int{3}, world)
-	errs, in, _ := carryAll(rings, lengths, n)
+	lengths := slices.Repeat([]int{2}, world)
+	errs, in, _ := carryAll(rings, lengths, reach, n)
 	linktest.Each(world, func(rank int) error { return rings[rank].Close() })
 	completed = slices.ContainsFunc(errs, func(err error) bool { return err == nil })
 	for rank := range world {
-		if completed && !completeIn(in[rank], rank, lengths) {
+		if completed && !completeIn(in[rank], rank, lengths, reach) {
 			t.Errorf("rank %d broke off before chunk %d: ranks end with %v, rank %d has %v",
 				gone, chunk, errs, rank, in[rank])
 		}
@@ -159,9 +199,9 @@ func TestCarryMismatch(t *testing.T) {
 			var carry allreduce.Carry
 			switch rank {
 			case 0:
-				carry.Out = make([]float32, test.out)
+				carry.Out = [][]float32{make([]float32, test.out)}
 			case 1:
-				carry.In = make([]float32, test.in)
+				carry.In = [][]float32{make([]float32, test.in)}
 			}
 			return rings[rank].AllReduceCarry(context.Background(), make([]float32, 100), carry)
 		})
@@ -177,17 +217,22 @@ func TestCarryWrongArguments(t *testing.T) {
 	ctx := context.Background()
 	some := make([]float32, 3)
 	rings := linktest.Rings(t, connect(2), generation, 0, time.Minute)
-	err := rings[0].AllReduceCarry(ctx, some[:1], allreduce.Carry{Out: some})
+	err := rings[0].AllReduceCarry(ctx, some[:1], allreduce.Carry{Out: [][]float32{some}})
 	if want := "ahead of 1 floats, want at least 2"; err == nil ||
 		!strings.Contains(err.Error(), want) || rings[0].Err() != nil {
 		t.Errorf("%v, want %q", err, want)
 	}
 	one := linktest.Rings(t, connect(1), generation, 0, time.Minute)[0]
-	if err := one.AllReduceCarry(ctx, some, allreduce.Carry{Out: some}); err != nil {
+	if err := one.AllReduceCarry(ctx, some, allreduce.Carry{Out: [][]float32{some}}); err != nil {
 		t.Errorf("a ring of one: %v", err)
 	}
-	if err := one.AllReduceCarry(ctx, some, allreduce.Carry{In: some}); err == nil {
+	if err := one.AllReduceCarry(ctx, some, allreduce.Carry{In: [][]float32{some}}); err == nil {
 		t.Error("a ring of one carried in 3 floats")
+	}
+	err = rings[0].AllReduceCarry(ctx, some, allreduce.Carry{In: make([][]float32, 2)})
+	if want := "a carry of 2 hops around a ring of 2"; err == nil || err.Error() !=
+		"all-reduce: "+want {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 

@@ -21,7 +21,7 @@ type Sum struct {
 	// nil: rounding errors are lost. It must be nil for Float32.
 	Residual []float32
 
-	// Carry goes one place along the ring ahead of the sum, as float32.
+	// Carry goes some places along the ring beside the sum, as float32.
 	Carry Carry
 
 	// Ended receives the time at which this rank's part was done, before Wait returns; nil: no
@@ -36,14 +36,24 @@ func (s *Sum) end() {
 	}
 }
 
-// Carry is what travels one place along the ring ahead of a sum. Out goes to the successor. In is
-// filled with the predecessor's Out, which must have the same length.
+// Carry is what travels some places along the ring beside a sum, in N-1 hops at most. In hop h
+// (from 0) Out[h] goes to the successor, and In[h] is filled with the predecessor's Out[h], which
+// must have the same length. Out[0] is this rank's own. A later Out[h] is In[h-1], which this rank
+// passes on, or empty: nothing goes so far.
 //
 // The ring owns both while the collective runs. The caller may use In again when it returns. After
 // an error In may be complete, partly filled or untouched. The caller may write to Out as it may to
 // the buffer: at once after a success, and after Close otherwise.
 type Carry struct {
-	Out, In []float32
+	Out, In [][]float32
+}
+
+// into returns how many floats hop h brings; h may be any.
+func (c Carry) into(h int) int {
+	if h < 0 || h >= len(c.In) {
+		return 0
+	}
+	return len(c.In[h])
 }
 
 // minCarryingFloats is the length of the shortest sum behind a carry. With two floats each rank
@@ -57,10 +67,11 @@ func (r *Ring) AllReduce(ctx context.Context, buf []float32) error {
 	return r.wait(ctx, Sum{Buf: buf})
 }
 
-// AllReduceCarry is [Ring.AllReduce] with a carry ahead of it on the same stream. It adds no step
-// and no wait. When any rank completes the sum, every rank's In is complete, even if the ring
-// breaks then, and so is every collective that was started before. If any rank carries floats, the
-// sum must have at least 2. In a ring of one Out is ignored, and In must be empty.
+// AllReduceCarry is [Ring.AllReduce] with a carry on the same stream. It adds no step and no wait
+// to a sum of at least N floats, and otherwise the carry's hops but the first. When any rank
+// completes the sum, every rank's In is complete, even if the ring breaks then, and so is every
+// collective that was started before. If any rank carries floats, the sum must have at least 2. In
+// a ring of one Out is ignored, and In must be empty.
 func (r *Ring) AllReduceCarry(ctx context.Context, buf []float32, carry Carry) error {
 	return r.wait(ctx, Sum{Buf: buf, Carry: carry})
 }
@@ -86,11 +97,14 @@ func (r *Ring) Start(ctx context.Context, s Sum) (*Pending, error) {
 }
 
 func (r *Ring) check(s Sum) error {
-	carries := len(s.Carry.Out)+len(s.Carry.In) > 0
+	hops := max(len(s.Carry.Out), len(s.Carry.In))
+	carries := hops > 0
 	switch {
 	case r.config.World == 1 && len(s.Carry.In) > 0:
 		return fmt.Errorf("a ring of one carries nothing in, %d floats are expected",
-			len(s.Carry.In))
+			s.Carry.into(0))
+	case r.config.World > 1 && hops >= r.config.World:
+		return fmt.Errorf("a carry of %d hops around a ring of %d", hops, r.config.World)
 	case r.config.World > 1 && carries && len(s.Buf) < minCarryingFloats:
 		return fmt.Errorf("a carry ahead of %d floats, want at least %d", len(s.Buf),
 			minCarryingFloats)

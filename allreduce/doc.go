@@ -61,11 +61,15 @@
 //
 // # The carry
 //
-// Ahead of an all-reduce each rank may send its successor floats of its own ([Carry]), on the same
-// ordered stream. A segment's sum has passed through every rank but the one where it began, and
-// each of them received its carry before. So a rank that has the sums of two segments knows that
-// every rank's carry is complete. This costs the carry's bytes and no wait. By the same argument
-// every collective that was started before is complete on every rank.
+// Beside an all-reduce each rank may send its successors floats of its own ([Carry]), on the same
+// ordered stream: in hop h those of the rank h places before it, ahead of ring step h. A rank that
+// has the sum has received ring step 2N-3, its predecessor step 2N-4, and so on to step N-2 of its
+// successor. So every rank has received the hops ahead of step N-2, if all steps have chunks. In a
+// sum of fewer than N floats all hops go ahead of step 0. There a segment's sum has passed through
+// every rank but the one where it began, and each of them received its carry before; so a rank that
+// has the sums of two segments knows that every rank's carry is complete. This costs the carry's
+// bytes in each hop. By the same arguments every collective that was started before is complete on
+// every rank.
 //
 // # Dead and stuck ranks
 //

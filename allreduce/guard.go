@@ -149,6 +149,9 @@ func (g *guard) waitLimit(s *schedule, step int) time.Duration {
 	if s.first > 0 && g.config.GatherTimeout > 0 {
 		least = g.config.GatherTimeout
 	}
+	if step < 0 {
+		step = carryStep(step)
+	}
 	more := least / time.Duration(4*s.last)
 	return least + time.Duration(max(0, step-s.first))*more
 }
@@ -159,7 +162,7 @@ func (s *schedule) blame(link Link, segment, step, chunk int, err error) error {
 	switch {
 	case errors.As(err, &abort):
 		return linkError(link, err)
-	case step == carryStep:
+	case step < 0:
 		return &PeerError{link.Peer(), fmt.Errorf("carry of collective %d, chunk %d, %v: %w",
 			s.header.Sequence, chunk+1, link.Peer(), err)}
 	}

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// carryStep stands for the carry in a half's position. The carry comes before ring step 0.
-const carryStep = -1
+// carryStep turns a ring step into what stands for the hop of a carry ahead of it in a half's
+// position, a number below 0, and back.
+func carryStep(step int) int { return -1 - step }
 
 // position is the chunk that a half is at, and since when it waits. The guard reads it.
 type position struct {
@@ -39,7 +40,7 @@ type sender struct {
 	*queue
 	link    Successor
 	beat    *time.Ticker
-	reduced <-chan struct{} // has a token after a chunk has been reduced
+	reduced <-chan struct{} // has a token after a chunk has been reduced, or a hop has arrived
 	rounded roundedChunks
 	passing passingChunks // from the receiver
 	ended   chan struct{} // closed when the sender's goroutine has ended
@@ -91,21 +92,20 @@ func (s *sender) sendHeartbeat() { _ = s.link.Send(s.heartbeat, nil) }
 // caller's memory.
 func (s *sender) sendAll(p *Pending) error {
 	plan := &p.plan
-	for chunk := range plan.carries(len(p.Carry.Out)) {
-		h := plan.carried(len(p.Carry.Out), chunk)
-		if err := s.sendMessage(p, h, Bytes(h.of(p.Carry.Out)), carryStep, chunk); err != nil {
-			return err
-		}
-	}
 	ready := int64(0) // chunks that must be reduced before the next may be sent
-	var step, chunk int
+	var step, chunk, hop int
 	for step = plan.first; step < plan.last; step++ {
+		for ; hop < len(p.Carry.Out) && plan.hopStep(hop) <= step; hop++ {
+			if err := s.sendHop(p, hop); err != nil {
+				return err
+			}
+		}
 		segment := plan.sent(step)
 		for chunk = range plan.chunks(segment) {
 			if step > plan.first {
 				ready++
 			}
-			if err := s.awaitReduced(p, ready, step, chunk); err != nil {
+			if err := s.await(&p.reduced, ready, step, chunk); err != nil {
 				return err
 			}
 			if err := s.sendChunk(p, plan.at(step, segment, chunk), chunk, ready); err != nil {
@@ -119,6 +119,22 @@ func (s *sender) sendAll(p *Pending) error {
 	s.sending.wait(s.now(), step-1, chunk)
 	if err := s.link.Flush(); err != nil {
 		return plan.blame(s.link, plan.sent(step-1), step-1, chunk, err)
+	}
+	return nil
+}
+
+// sendHop sends a hop of the carry, after the one before it has arrived, which it passes on.
+func (s *sender) sendHop(p *Pending, hop int) error {
+	plan, out := &p.plan, p.Carry.Out[hop]
+	step := carryStep(plan.hopStep(hop))
+	for chunk := range plan.carries(len(out)) {
+		if err := s.await(&p.hops, int64(hop), step, chunk); err != nil {
+			return err
+		}
+		h := plan.carried(hop, len(out), chunk)
+		if err := s.sendMessage(p, h, Bytes(h.of(out)), step, chunk); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -141,10 +157,10 @@ func (s *sender) sendMessage(p *Pending, h Header, payload []byte, step, chunk i
 	return nil
 }
 
-// awaitReduced waits until n chunks of the collective are reduced. step and chunk name the chunk to
-// be sent after that.
-func (s *sender) awaitReduced(p *Pending, n int64, step, chunk int) error {
-	for p.reduced.Load() < n {
+// await waits until the receiver has counted n chunks or hops of the collective. step and chunk
+// name the chunk to be sent after that.
+func (s *sender) await(count *atomic.Int64, n int64, step, chunk int) error {
+	for count.Load() < n {
 		select {
 		case <-s.reduced:
 		case <-s.failed:
@@ -201,26 +217,43 @@ func (r *receiver) next(m *Message) error {
 
 func (r *receiver) receiveAll(p *Pending, m *Message) error {
 	s := &p.plan
-	for chunk := range s.carries(len(p.Carry.In)) {
-		h := s.carried(len(p.Carry.In), chunk)
-		if err := r.receive(p, h, m, carryStep, chunk); err != nil {
-			return err
-		}
-		combine(h.of(p.Carry.In), m.Pieces, h.Phase, h.Element)
-		m.Release()
-	}
+	hop := 0
 	for step := s.first; step < s.last; step++ {
+		for ; hop < len(p.Carry.In) && s.hopStep(hop) <= step; hop++ {
+			if err := r.receiveHop(p, m, hop); err != nil {
+				return err
+			}
+			r.count(&p.hops)
+		}
 		segment := s.received(step)
 		for chunk := range s.chunks(segment) {
 			if err := r.receiveChunk(p, s.at(step, segment, chunk), m, chunk); err != nil {
 				return err
 			}
-			p.reduced.Add(1)
-			select {
-			case r.reduced <- struct{}{}:
-			default:
-			}
+			r.count(&p.reduced)
 		}
+	}
+	return nil
+}
+
+// count tells the sender of a chunk or a hop.
+func (r *receiver) count(what *atomic.Int64) {
+	what.Add(1)
+	select {
+	case r.reduced <- struct{}{}:
+	default:
+	}
+}
+
+func (r *receiver) receiveHop(p *Pending, m *Message, hop int) error {
+	s, in := &p.plan, p.Carry.In[hop]
+	for chunk := range s.carries(len(in)) {
+		h := s.carried(hop, len(in), chunk)
+		if err := r.receive(p, h, m, carryStep(s.hopStep(hop)), chunk); err != nil {
+			return err
+		}
+		combine(h.of(in), m.Pieces, h.Phase, h.Element)
+		m.Release()
 	}
 	return nil
 }
@@ -247,7 +280,7 @@ func (r *receiver) receive(p *Pending, want Header, m *Message, step, chunk int)
 	r.held, r.heldErr = false, nil
 	if err == nil {
 		r.receiving.proceed(r.now())
-		if err = check(m, want, len(p.Carry.In)); err != nil {
+		if err = check(m, want, p.Carry); err != nil {
 			m.Release()
 		}
 	}
@@ -257,15 +290,14 @@ func (r *receiver) receive(p *Pending, want Header, m *Message, step, chunk int)
 	return nil
 }
 
-// check returns an error unless m is the chunk want, of a collective that carries carryIn floats
-// in.
-func check(m *Message, want Header, carryIn int) error {
+// check returns an error unless m is the chunk want, of a collective with a carry.
+func check(m *Message, want Header, carry Carry) error {
 	if m.Header.Generation != want.Generation {
 		return fmt.Errorf("sent a chunk of generation %d, this ring is generation %d",
 			m.Header.Generation, want.Generation)
 	}
 	if m.Header != want {
-		return mismatch(m.Header, want, carryIn)
+		return mismatch(m.Header, want, carry)
 	}
 	got := 0
 	for _, piece := range m.Pieces {
@@ -277,9 +309,13 @@ func check(m *Message, want Header, carryIn int) error {
 	return nil
 }
 
-// mismatch returns the error for a chunk got in place of want, in a collective that carries carryIn
-// floats in.
-func mismatch(got, want Header, carryIn int) error {
+// mismatch returns the error for a chunk got in place of want, in a collective with a carry.
+func mismatch(got, want Header, carry Carry) error {
+	hop := want.Step
+	if got.Phase == Carried {
+		hop = got.Step
+	}
+	carryIn := carry.into(hop)
 	sent := carryIn
 	switch {
 	case got.Sequence != want.Sequence:

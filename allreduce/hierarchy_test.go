@@ -329,7 +329,7 @@ func TestHierarchyRefused(t *testing.T) {
 		t.Error("a hierarchy with a ring of other ranks was made")
 	}
 	err := r.sum(0, allreduce.Sum{Buf: make([]float32, 4),
-		Carry: allreduce.Carry{Out: make([]float32, 1)}})
+		Carry: allreduce.Carry{Out: make([][]float32, 1)}})
 	if err == nil || !strings.Contains(err.Error(), "no carry") {
 		t.Errorf("a sum with a carry: %v", err)
 	}

@@ -19,6 +19,7 @@ type Pending struct {
 	plan schedule
 
 	reduced atomic.Int64  // chunks reduced into the buffer
+	hops    atomic.Int64  // hops of the carry that have arrived
 	left    int           // halves that still work on it; under queue.mu
 	broken  bool          // whether a half has given up; under queue.mu
 	done    chan struct{} // has a token when both halves are done
@@ -117,6 +118,7 @@ func (q *queue) add(s Sum, plan schedule, queued bool) *Pending {
 	p := q.newPending()
 	p.queue, p.Sum, p.plan, p.broken = q, s, plan, false
 	p.reduced.Store(0)
+	p.hops.Store(0)
 	if !queued {
 		return p
 	}

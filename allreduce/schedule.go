@@ -6,7 +6,7 @@ type schedule struct {
 	rank   int
 	world  int
 	chunk  int     // most numbers in a chunk
-	carry  int     // most floats in a chunk of the carry
+	carry  int     // most floats in a chunk of a carry
 	first  int     // first ring step: 0, or N-1 for an all-gather by itself
 	last   int     // one past the last ring step: 2(N-1), or N-1 for a reduce-scatter by itself
 	ends   []int   // segment s is [ends[s-1], ends[s]); nil: equal lengths, give or take 1
@@ -49,10 +49,19 @@ func (s *schedule) chunks(i int) int {
 // carries returns the number of messages for a carry of total floats.
 func (s *schedule) carries(total int) int { return parts(total, s.carry) }
 
-// carried returns the header of chunk c of a carry of total floats.
-func (s *schedule) carried(total, c int) Header {
+// hopStep returns the ring step ahead of which a hop of a carry travels. If no segment is empty,
+// every rank has received ring step N-2 before any rank has the sum. Otherwise all hops go first.
+func (s *schedule) hopStep(hop int) int {
+	if s.header.Total < s.world {
+		return 0
+	}
+	return hop
+}
+
+// carried returns the header of chunk c of a hop that carries total floats.
+func (s *schedule) carried(hop, total, c int) Header {
 	h := s.header
-	h.Phase, h.Element, h.Total = Carried, Float32, total
+	h.Step, h.Phase, h.Element, h.Total = hop, Carried, Float32, total
 	h.Offset = c * s.carry
 	h.Length = min(s.carry, total-h.Offset)
 	return h

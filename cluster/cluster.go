@@ -8,6 +8,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -34,6 +35,7 @@ type Job struct {
 	PauseTimeout time.Duration // how long a pause waits for MinWorkers
 	Spread       bool          // put neighbours in the ring on different hosts where possible
 	Version      string        // of the protocol between workers; others are refused
+	Run          int64         // number of this run; tips of others do not count
 	Next         int64         // number of a newer run that waits for this one's end; 0: none
 }
 
@@ -114,12 +116,11 @@ func (j Job) max() int {
 
 // Member is a worker process's registration.
 type Member struct {
-	ID      string // unique to this registration of the process
-	Address string // host:port of its Ring service
-	Host    string
-	// PID is the process id, or a random negative number in a container. Host and PID together
-	// identify a process.
-	PID      int
+	ID       string // unique to this registration of the process
+	Address  string // host:port of its Ring service
+	Host     string
+	PID      int    // the process id, or a random negative number in a container
+	Process  string // random, and unique to the process, whose registrations all have it
 	Device   string // as compute.Device names it
 	Version  string // of the protocol between workers
 	Identity string // fingerprint of the job, with its text, as this worker reads it
@@ -127,6 +128,12 @@ type Member struct {
 	// of the last ring in which it trained and whose state it has; 0: none.
 	Seen, Served Generation
 }
+
+// is reports whether two members are registrations of one process.
+func (m Member) is(o Member) bool { return m.process() == o.process() }
+
+// process identifies a member's process. A registration without a name is a process of its own.
+func (m Member) process() string { return cmp.Or(m.Process, m.ID) }
 
 // Place returns the process's place for people. In a container the worker's ID names the process.
 func (m Member) Place() string {

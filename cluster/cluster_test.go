@@ -220,7 +220,7 @@ func TestResult(t *testing.T) {
 		{[]Done{{ID: "a", Result: "A"}, {ID: "b", Result: "B"}, {ID: "c", Result: "C"}}, "A"},
 		{[]Done{{ID: "c", Result: "C"}, {ID: "a"}, {ID: "b", Result: "B"}}, "B"},
 		{[]Done{{ID: "b"}, {ID: "a"}, {ID: "c"}}, ""},
-		{[]Done{{ID: "a", Result: strings.Repeat("A", resultLimit+1)}, {ID: "c", Result: "C"},
+		{[]Done{{ID: "a", Result: strings.Repeat("A", ResultLimit+1)}, {ID: "c", Result: "C"},
 			{ID: "b"}}, "C"},
 		{[]Done{{ID: "a", Result: "old", Generation: 9}, {ID: "a", Result: "A"}, {ID: "b"},
 			{ID: "c"}}, "A"},
@@ -253,7 +253,7 @@ func TestWake(t *testing.T) {
 	if want := now.Add(time.Minute); !state.Wake().Equal(want) {
 		t.Errorf("while forming: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w"}}, now)
+	state, _ = Decide(state, Joined{Member{ID: "w", Process: "p"}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v: %v", state.Plan().Phase, state.Wake())
 	}
@@ -266,7 +266,7 @@ func TestWake(t *testing.T) {
 	if want := now.Add(returnTime); !state.Wake().Equal(want) {
 		t.Errorf("with a newcomer: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w.2"}}, now)
+	state, _ = Decide(state, Joined{Member{ID: "w.2", Process: "p"}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v again: %v", state.Plan().Phase, state.Wake())
 	}

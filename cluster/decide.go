@@ -48,7 +48,9 @@ type State struct {
 	known  Generation
 	vacant time.Time // when the next run supersedes this one without workers; zero: not set
 	// evictions counts the evictions of processes that are registered or were recently.
-	evictions evictionCounts
+	evictions  evictionCounts
+	suspicions suspicions
+	now        time.Time // of the present event
 }
 
 // NewState returns the state of a job without a leader.
@@ -78,6 +80,8 @@ func (s State) due() time.Time {
 		return s.giveUp
 	case s.plan.Phase == Paused && (s.settled.IsZero() || s.giveUp.Before(s.settled)):
 		return s.giveUp
+	case s.plan.Phase == Running && len(s.done) == 0:
+		return earlier(s.settled, s.evictions.returns(s.members, s.now))
 	case s.plan.Phase == Running || s.plan.Phase == Paused:
 		return s.settled
 	}
@@ -93,6 +97,7 @@ type Elected struct {
 	Plan    Plan
 	Members []Member
 	Lost    bool // the store has lost writes during the job
+	Tip     Tip  // on record, of this run; the zero Tip: none
 }
 
 // Joined reports a member that registered or changed its entry.
@@ -200,6 +205,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 	if !s.leading {
 		panic(fmt.Sprintf("cluster: %#v came before Elected", event))
 	}
+	s.now = now
 	s.evictions = s.evictions.forget(s.members, now)
 	if s.plan.Phase == Ended {
 		return s, nil
@@ -221,6 +227,8 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 		return scaleRequested(s, e.Workers, now)
 	case Done:
 		return done(s, e)
+	case Recorded:
+		return recorded(s, e)
 	case StopRequested:
 		return stopRequested(s, e.Reason)
 	case Tick:
@@ -233,7 +241,10 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 func elected(s State, e Elected, now time.Time) (State, []Action) {
 	s = State{
 		job: s.job, leading: true, plan: e.Plan, members: RingOrder(e.Members),
-		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation,
+		giveUp: now.Add(s.job.JoinTimeout), known: e.Plan.Generation, now: now,
+	}
+	if s.plan.Phase != Ended && e.Tip.Final {
+		return recorded(s, Recorded{e.Tip})
 	}
 	if s.plan.Phase != Ended && !s.resuming() &&
 		(e.Lost && s.plan.Phase == Forming || slices.ContainsFunc(s.members, s.plan.isBefore)) {
@@ -286,7 +297,7 @@ func done(s State, e Done) (State, []Action) {
 	}
 	s.done = append(slices.Clone(s.done), e.ID)
 	known := s.result != "" && s.resultOf < rank
-	if n := len(e.Result); !known && n > 0 && n <= resultLimit {
+	if n := len(e.Result); !known && n > 0 && n <= ResultLimit {
 		s.result, s.resultOf = e.Result, rank
 	}
 	if len(s.done) < len(s.plan.Members) {
@@ -295,7 +306,7 @@ func done(s State, e Done) (State, []Action) {
 	if s.plan.Phase == Stopping {
 		return end(s, s.plan.Reason)
 	}
-	return end(s, "all workers are done")
+	return end(s, doneReason)
 }
 
 func stopRequested(s State, reason string) (State, []Action) {
@@ -359,6 +370,8 @@ func tick(s State, now time.Time) (State, []Action) {
 		return startWithFewer(s)
 	case settled:
 		return settle(s, now)
+	case s.plan.Phase == Running && len(s.done) == 0 && s.settled.IsZero() && s.ringWouldChange():
+		return regroup(s, "a worker that was put out is taken back", now)
 	case s.plan.Phase == Paused && gaveUp:
 		return goOnOrFail(s)
 	}

@@ -51,7 +51,7 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 	return regroup(s, reason+s.evictions.history(m), now)
 }
 
-// suspected evicts the accused, if the report comes from the present ring and is about it. A slow
+// suspected evicts the accused, or its accuser, if the report comes from the present ring. A slow
 // worker is evicted only if enough others are there; it waits as a spare.
 func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	by, inRing := s.plan.Rank(e.ID)
@@ -66,14 +66,13 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	accused := m.ID
 	text := fmt.Sprintf("rank %d (%s) says: %s", by, e.ID, clip(e.Text))
 	why := s.describe(accused) + ": " + text
-	if !e.Slow {
-		remedy := Rejoin
-		if e.Resync {
-			remedy = Resync
-		}
-		s = s.count(accused, true, e.Resync, now)
-		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: remedy})
+	switch {
+	case e.Resync:
+		s = s.count(accused, true, true, now)
+		s = s.evict(Eviction{ID: accused, Reason: text + s.evictions.history(m), Remedy: Resync})
 		return regroup(s, why+s.evictions.history(m), now)
+	case !e.Slow:
+		return putOut(s, by, e.Rank, text, now)
 	}
 	without := s.evict(Eviction{ID: accused, Reason: text, Remedy: Wait})
 	if len(without.choose(1)) < s.job.MinWorkers {

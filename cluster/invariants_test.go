@@ -174,7 +174,7 @@ func (s invariants) checkRing(e Event, p Plan) error {
 // veteran reports whether a member's process was in the last ring, and may have its state.
 func (s *simulation) veteran(m Member) bool {
 	return slices.ContainsFunc(s.last, func(v Member) bool {
-		return v.Host == m.Host && v.PID == m.PID
+		return v.Process == m.Process
 	})
 }
 

@@ -17,15 +17,18 @@ const (
 
 // evictionCount counts the evictions of one process, as far as this leader knows.
 type evictionCount struct {
-	host    string
-	pid     int
+	process string
 	out     int       // evictions that allow a return
 	corrupt int       // members of this process whose state was wrong
 	last    string    // id of the last such member
 	seen    time.Time // when the process was last registered
+	// troubles counts the evictions because of accusations. trouble is when the last one was. The
+	// process is not taken into a ring before until.
+	troubles       int
+	trouble, until time.Time
 }
 
-func (r evictionCount) of(m Member) bool { return r.host == m.Host && r.pid == m.PID }
+func (r evictionCount) of(m Member) bool { return r.process == m.process() }
 
 // evictionCounts holds a count for each process that was evicted. It is a value, as State is.
 type evictionCounts []evictionCount
@@ -34,7 +37,7 @@ func (c evictionCounts) of(m Member) evictionCount {
 	if i := slices.IndexFunc(c, func(r evictionCount) bool { return r.of(m) }); i >= 0 {
 		return c[i]
 	}
-	return evictionCount{host: m.Host, pid: m.PID}
+	return evictionCount{process: m.process()}
 }
 
 // forget drops the counts of processes that have been gone for forgetTime.

@@ -14,8 +14,7 @@ func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
 // seniority orders members by how much of the job's state they may have, lowest first: members of
 // rings that the store has forgotten, the newest first; members of the last ring by rank; then
-// processes that were in it under another id, known by host and PID; then newcomers, which have
-// none.
+// processes that were in it under another id; then newcomers, which have none.
 func (p Plan) seniority(m Member) int {
 	if p.forgot(m) {
 		return -int(m.Served)
@@ -24,8 +23,7 @@ func (p Plan) seniority(m Member) int {
 	if rank := find(ring, m.ID); rank >= 0 {
 		return rank
 	}
-	same := func(r Member) bool { return r.Host == m.Host && r.PID == m.PID }
-	if rank := slices.IndexFunc(ring, same); rank >= 0 {
+	if rank := slices.IndexFunc(ring, m.is); rank >= 0 {
 		return len(ring) + rank
 	}
 	return math.MaxInt
@@ -71,19 +69,26 @@ func (p Plan) allNew(members []Member) bool {
 
 // choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
 // be spread, members of equal standing take turns by host. Slow members, evicted with Wait, are
-// chosen only to reach least members.
+// chosen only to reach least members. So are those that have to stay out for a while, unless nobody
+// else has a state.
 func (s State) choose(least int) []Member {
-	var chosen, slow []Member
+	var chosen, slow, away []Member
 	for _, m := range s.members {
 		e, evicted := s.plan.Eviction(m.ID)
 		switch {
 		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
+		case !evicted && s.evictions.isAway(m, s.now):
+			away = append(away, m)
 		case !evicted:
 			chosen = append(chosen, m)
 		case e.Remedy == Wait:
 			slow = append(slow, m)
 		}
 	}
+	if s.plan.Rings > 0 && s.plan.allNew(chosen) { // those that are away may have a state
+		chosen, away = append(chosen, away...), nil
+	}
+	slow = append(slow, away...)
 	slices.SortStableFunc(chosen, func(a, b Member) int {
 		return cmp.Compare(s.plan.seniority(a), s.plan.seniority(b))
 	})
@@ -229,7 +234,7 @@ func (s State) order(chosen []Member) []Member {
 			first = i
 		}
 	}
-	return slices.Concat(ring[first:], ring[:first])
+	return s.suspicions.around(slices.Concat(ring[first:], ring[:first]))
 }
 
 func (s State) describe(ids ...string) string {
@@ -256,7 +261,8 @@ func (s State) spares() []Action {
 	for _, m := range s.members {
 		_, inRing := s.plan.Rank(m.ID)
 		_, evicted := s.plan.Eviction(m.ID)
-		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) && !s.evictions.distrusts(m) {
+		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) &&
+			!s.evictions.distrusts(m) && !s.evictions.isAway(m, s.now) {
 			actions = append(actions, spare(m))
 		}
 	}
@@ -285,8 +291,8 @@ func without(members []Member, ids ...string) []Member {
 // textLimit is the longest text by others in a plan, in bytes. It is stored with the plan.
 const textLimit = 1000
 
-// resultLimit is the longest result of a worker in a plan, in bytes. A longer one is left out.
-const resultLimit = 16 << 10
+// ResultLimit is the longest result of a worker in a plan, in bytes. A longer one is left out.
+const ResultLimit = 16 << 10
 
 // clip cuts a text to textLimit.
 func clip(text string) string {

@@ -235,6 +235,9 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 	case "scale":
 		n, err := strconv.Atoi(args[0])
 		return ScaleRequested{n}, err
+	case "final":
+		step, err := strconv.ParseInt(args[0], 10, 64)
+		return Recorded{Tip{Step: step, Final: true}}, err
 	case "done":
 		return Done{ID: args[0], Generation: Generation(of)}, nil
 	case "stop":
@@ -268,7 +271,12 @@ func memberOf(args []string) Member {
 		case "seen":
 			seen, _ := strconv.Atoi(value)
 			m.Seen = Generation(seen)
+		case "process":
+			m.Process = value
 		}
+	}
+	if m.Process == "" {
+		m.Process = fmt.Sprintf("%s/%d", m.Host, m.PID)
 	}
 	return m
 }

@@ -156,8 +156,8 @@ func (s *simulation) obey(m Member) {
 
 func (s *simulation) spawn(version, identity string) {
 	s.spawned++
-	s.register(Member{Host: fmt.Sprint(s.random.IntN(3)), PID: s.spawned, Version: version,
-		Identity: identity})
+	s.register(Member{Host: fmt.Sprint(s.random.IntN(3)), PID: 1, Version: version,
+		Process: fmt.Sprint("p", s.spawned), Identity: identity})
 }
 
 func (s *simulation) comeBack(m Member) {
@@ -181,7 +181,7 @@ func (s *simulation) outage() {
 // spoil makes the first process find its own state wrong: it reports that, leaves and returns.
 func (s *simulation) spoil() {
 	for _, m := range slices.Clone(s.members) {
-		if _, inRing := s.stored.Rank(m.ID); inRing && m.PID == 1 {
+		if _, inRing := s.stored.Rank(m.ID); inRing && m.Process == "p1" {
 			s.say(m.ID, Failed{ID: m.ID, Generation: s.stored.Generation, Text: "wrong",
 				Resync: true})
 			s.unregister(m.ID)

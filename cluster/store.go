@@ -48,6 +48,10 @@ type Registry interface {
 	WatchPlan(ctx context.Context, fn func(Plan) error) error
 	// Leader returns the job's leader, or ErrNoLeader.
 	Leader(ctx context.Context) (Leader, error)
+	// Tip returns the tip on record; the zero Tip if there is none.
+	Tip(ctx context.Context) (Tip, error)
+	// PutTip stores a tip, unless a later one is stored.
+	PutTip(ctx context.Context, t Tip) error
 }
 
 // Registration is a member's entry, kept alive in the background.
@@ -90,6 +94,8 @@ type Leadership interface {
 	// PutPlan replaces the plan that was loaded or stored last. It waits for an unavailable store
 	// until the leadership is lost.
 	PutPlan(ctx context.Context, p Plan) error
+	// LoadTip returns the tip on record, as Registry.Tip does.
+	LoadTip(ctx context.Context) (Tip, error)
 	// WatchMembers calls fn with all members, unordered, and again after each change. It ends like
 	// Registry.WatchPlan.
 	WatchMembers(ctx context.Context, fn func([]Member) error) error

@@ -16,7 +16,8 @@ func NewRecurrent(dev Device, s RecurrentShape, inference bool) Recurrent {
 	return dev.NewRecurrent(s, inference)
 }
 
-// Composed reports whether a device has no kernel for the whole layer. Such a layer is no Telling.
+// Composed reports whether a device has no kernel for the whole layer. Its layer is then no
+// ProgressReporter.
 func (s RecurrentShape) Composed() bool {
 	return s.Skip > 0 || s.Transition > 0 || s.Cell == Clockwork
 }

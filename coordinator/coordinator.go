@@ -259,7 +259,8 @@ func JobOf(spec *rondov1.JobSpec) cluster.Job {
 		MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
 		Groups: int(jobspec.LaneGroups(spec)),
 		Spread: spec.RingOrder == "spread", JoinTimeout: spec.JoinTimeout.AsDuration(),
-		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()}
+		PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version(),
+		Run: spec.Submitted}
 }
 
 // flush ends a server whose calls have ended. Stop alone would close the connections before the

@@ -19,7 +19,7 @@ type seekable interface {
 
 // ReadZip calls read with the name and the content of the one file of an archive whose name ends
 // in one of ends. Names that begin with "." or "_" do not count. A file of more than limit bytes is
-// refused, and so is such an archive. packed need not be seekable. Errors of read are given the name.
+// refused, and so is such an archive. packed need not be seekable. Errors of read get the name.
 func ReadZip(
 	packed io.Reader, ends []string, limit uint64, read func(name string, content io.Reader) error,
 ) error {

@@ -107,7 +107,8 @@ func TestZippedText(t *testing.T) {
 			cfg := words
 			cfg.Source, cfg.Vocabulary = source, given
 			if c := open(t, cfg); c.Fingerprint() != plain.Fingerprint() {
-				t.Errorf("%s, given vocabulary %v: %d tokens", source, given != nil, c.Tokens().Len())
+				t.Errorf("%s, given vocabulary %v: %d tokens", source, given != nil,
+					c.Tokens().Len())
 			}
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -54,13 +53,9 @@ type FormatError struct {
 }
 
 func (e *FormatError) Error() string {
-	remedy := "give such a file, and name it by its format"
-	if Extension(e.Source) == ".parquet" && slices.Contains(e.Reads, ".csv") {
-		remedy = "convert it, for example by python3 -c \"import pandas; " +
-			"pandas.read_parquet('in.parquet').to_csv('out.csv', index=False)\""
-	}
-	return fmt.Sprintf("%s reads %s, or a .zip with one such file, and %s is none of these: %s",
-		cmp.Or(e.By, "the task"), strings.Join(e.Reads, ", "), e.Source, remedy)
+	return fmt.Sprintf("%s reads %s, or a .zip with one such file, and %s is none of these: give "+
+		"such a file, and name it by its format", cmp.Or(e.By, "the task"),
+		strings.Join(e.Reads, ", "), e.Source)
 }
 
 // source is a text that can be read repeatedly from its start.

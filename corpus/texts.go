@@ -206,10 +206,10 @@ func (t *texts) findObjects(
 			err = t.addObject(bucket, where, object)
 		}
 	}
-	if err == io.EOF && len(t.members) == before {
+	if errors.Is(err, io.EOF) && len(t.members) == before {
 		err = errors.New("no object is there: check the bucket and the folder")
 	}
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		return fmt.Errorf("corpus %s: %w", place, err)
 	}
 	return nil
@@ -239,7 +239,7 @@ func nextObject(ctx context.Context, objects *blob.ListIterator) (*blob.ListObje
 	limited, cancel := context.WithTimeout(ctx, blobStall)
 	defer cancel()
 	object, err := objects.Next(limited)
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		if ctx.Err() == nil && limited.Err() != nil {
 			err = fmt.Errorf("the store has not answered for %v", blobStall)
 		}

@@ -49,19 +49,25 @@ func killRows() []rehearsed {
 		flags:   "--restarts 0 --checkpoint-every 10", world: 2,
 		reason: []string{"rank 0, host", "2 workers go on"},
 	}, rehearsed{
-		name:    "kill two neighbours, with a checkpoint",
+		name:    "kill two neighbours",
+		promise: "two others have their lanes' states: no step is lost",
+		inject:  killNeighbours(25),
+		flags:   "--restarts 0 --workers 4", world: 2,
+		reason: []string{"2 workers go on"},
+	}, rehearsed{
+		name:    "kill two neighbours, one copy, with a checkpoint",
 		promise: "lanes whose states died with both of their keepers: back to the checkpoint, told",
 		inject:  killNeighbours(55) + "; " + paced, // so that a checkpoint is on the disk by then
-		flags:   "--restarts 0 --workers 4 --checkpoint-every 10", world: 2,
+		flags:   "--restarts 0 --workers 4 --copies 1 --checkpoint-every 10", world: 2,
 		reason:  []string{"2 workers go on"},
 		notices: []string{"so training goes back to the checkpoint of step"},
 		allow:   allowance{back: true},
 	}, rehearsed{
-		name: "kill two neighbours, without a checkpoint",
+		name: "kill two neighbours, one copy, without a checkpoint",
 		promise: "lanes whose states died with both of their keepers are replayed, told; " +
 			"no step is lost",
 		inject: killNeighbours(25),
-		flags:  "--restarts 0 --workers 4", world: 2,
+		flags:  "--restarts 0 --workers 4 --copies 1", world: 2,
 		reason:  []string{"2 workers go on"},
 		notices: []string{"they were computed anew, up to step 24"},
 		allow:   allowance{tolerance: 0.02},

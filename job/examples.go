@@ -53,9 +53,12 @@ func OpenExamples(
 	c := examples.Config{Source: source, Kind: e.examples, Tokenizer: Tokenizer(spec),
 		MinFrequency: spec.MinFrequency, MaxLength: int(spec.MaxLength), Vocabulary: vocabulary,
 		Rows: int64(rows), OpenBucket: bucket.Open}
-	if c.Kind != examples.Pairs && c.Kind != examples.Described {
+	switch c.Kind {
+	case examples.Stories:
+		c.Labels, c.Reserved = outputs, []string{examples.Stop}
+	case examples.Labelled, examples.Tagged:
 		c.Labels = outputs
-	} else {
+	default:
 		c.Reserved = []string{translate.Begin, translate.End}
 		if outputs != nil {
 			if c.TargetVocabulary, err = corpus.NewVocabulary(outputs); err != nil {

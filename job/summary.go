@@ -92,6 +92,9 @@ type Summary struct {
 	// Sums describes the summed data of a task that does not train by gradients. Cell, Layers,
 	// Embed, Dropout, Optimizer and Rate do not count then.
 	Sums string `json:"sums,omitempty"`
+	// Memory describes a network with an explicit memory. Cell, Layers, Embed and Dropout do not
+	// count then.
+	Memory string `json:"memory,omitempty"`
 
 	Corpus           string   `json:"corpus"`
 	Tokenizer        string   `json:"tokenizer"`
@@ -231,6 +234,12 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	case task.Reservoir:
 		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
 			spec.SpectralRadius, spec.Leak)
+	case task.Answer:
+		s.Memory = fmt.Sprintf("memory network, %d wide, %d hops over %d sentences, %s",
+			spec.Hidden, spec.Hops, spec.MemoryRows, spec.Tying)
+	case task.Turing:
+		s.Memory = fmt.Sprintf("neural Turing machine, memory %d x %d, %s controller of %d units",
+			spec.MemoryRows, spec.MemoryWidth, spec.Controller, spec.Hidden)
 	}
 	s.count(spec, metric(metricEpochSegments))
 	v, err := validation(c)

@@ -204,7 +204,7 @@ type Around struct{ *buckets }
 func NewAround(c Config, ring Ring) Around { return Around{newBuckets(c, ring)} }
 
 // Finish implements train.Sum.
-func (a Around) Finish(ctx context.Context, out, in []float32) error {
+func (a Around) Finish(ctx context.Context, out, in [][]float32) error {
 	if err := a.ring.AllReduceCarry(ctx, a.Gradient.Host[a.Begun():], out, in); err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (a Around) Finish(ctx context.Context, out, in []float32) error {
 }
 
 // finishApart sums only the tail. The gradient has been summed before, in one piece or in buckets.
-func (b *buckets) finishApart(ctx context.Context, out, in []float32) error {
+func (b *buckets) finishApart(ctx context.Context, out, in [][]float32) error {
 	if err := b.ring.AllReduceCarry(ctx, b.Gradient.Behind(), out, in); err != nil {
 		return err
 	}

@@ -113,6 +113,6 @@ func scale(x []float32, by float32) {
 }
 
 // Finish implements train.Sum.
-func (c *Compressed) Finish(ctx context.Context, out, in []float32) error {
+func (c *Compressed) Finish(ctx context.Context, out, in [][]float32) error {
 	return c.finishApart(ctx, out, in)
 }

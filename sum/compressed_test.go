@@ -27,7 +27,7 @@ func (p pair) AllReduce(_ context.Context, buf []float32) error {
 	return nil
 }
 
-func (p pair) AllReduceCarry(ctx context.Context, buf, _, _ []float32) error {
+func (p pair) AllReduceCarry(ctx context.Context, buf []float32, _, _ [][]float32) error {
 	return p.AllReduce(ctx, buf)
 }
 

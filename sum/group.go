@@ -105,7 +105,7 @@ func (g *Group) Sum(ctx context.Context) (busy time.Duration, err error) {
 }
 
 // Finish implements train.Sum.
-func (g *Group) Finish(ctx context.Context, out, in []float32) error {
+func (g *Group) Finish(ctx context.Context, out, in [][]float32) error {
 	behind := g.gradient.Behind()
 	said := g.tail[copy(g.tail, behind):]
 	clear(said)

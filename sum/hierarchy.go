@@ -42,6 +42,6 @@ func (h Hierarchy) Sum(ctx context.Context) (busy time.Duration, err error) {
 }
 
 // Finish implements train.Sum.
-func (h Hierarchy) Finish(ctx context.Context, out, in []float32) error {
+func (h Hierarchy) Finish(ctx context.Context, out, in [][]float32) error {
 	return h.finishApart(ctx, out, in)
 }

@@ -13,9 +13,10 @@ type Ring interface {
 	// AllReduce replaces buf on every rank by the sum over the ranks, with the same bits on all.
 	// Whole numbers below 2^24 are added exactly.
 	AllReduce(ctx context.Context, buf []float32) error
-	// AllReduceCarry first sends each rank's out to its successor's in, and then does AllReduce.
+	// AllReduceCarry does AllReduce. In hop h it sends each rank's out[h] to its successor's in[h]:
+	// see allreduce.Carry.
 	// When a rank completes it, every rank's in is complete.
-	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
+	AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error
 	// AllReduceTree replaces buf on every rank by the sum over all leaves of a binary tree. Rank r
 	// has the leaves [ends[r-1], ends[r]). parts are this rank's topmost nodes, from left to right,
 	// each as long as buf. The last may be buf itself.
@@ -52,7 +53,7 @@ func (r ringAdapter) Start(
 	return r.Ring.Start(ctx, allreduce.Sum{Buf: buf, Ended: ended})
 }
 
-func (r ringAdapter) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (r ringAdapter) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
 	return r.Ring.AllReduceCarry(ctx, buf, allreduce.Carry{Out: out, In: in})
 }
 

@@ -63,6 +63,6 @@ func (t *Tree) Sum(ctx context.Context) (busy time.Duration, err error) {
 }
 
 // Finish implements train.Sum.
-func (t *Tree) Finish(ctx context.Context, out, in []float32) error {
+func (t *Tree) Finish(ctx context.Context, out, in [][]float32) error {
 	return t.finishApart(ctx, out, in)
 }

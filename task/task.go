@@ -24,6 +24,10 @@ const (
 	NGram = "ngram"
 	// HMM is a hidden Markov model of a text: task/hmm.
 	HMM = "hmm"
+	// Answer answers questions about stories by a memory network: task/answer.
+	Answer = "answer"
+	// Turing learns algorithms by a neural Turing machine: task/turing.
+	Turing = "turing"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -46,6 +50,16 @@ func Networks() []string {
 	})
 }
 
+// Layered returns the names of the tasks whose networks have layers of a recurrent cell.
+func Layered() []string {
+	return slices.DeleteFunc(Networks(), func(name string) bool {
+		return name == Answer || name == Turing
+	})
+}
+
+// OnHost reports whether a task computes on the CPU alone, in float32.
+func OnHost(name string) bool { return name != "" && !slices.Contains(Layered(), name) }
+
 // Once reports whether a task reads its data once: a second pass would add the same sums.
 func Once(name string) bool { return name == NGram || name == Reservoir }
 
@@ -66,5 +80,7 @@ func Names() []string {
 		Reservoir,
 		NGram,
 		HMM,
+		Answer,
+		Turing,
 	}
 }

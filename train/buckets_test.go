@@ -57,7 +57,7 @@ func (q *queued) AllReduce(ctx context.Context, buf []float32) error {
 	return q.sumRing.AllReduce(ctx, buf)
 }
 
-func (q *queued) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (q *queued) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
 	q.settle()
 	return q.sumRing.AllReduceCarry(ctx, buf, out, in)
 }

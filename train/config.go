@@ -73,8 +73,11 @@ type Config struct {
 	// slower than the others for several roll calls in a row; 0: never.
 	EvictStragglers float64
 
-	Observer  Observer  // nil: no reports
-	Ledger    Ledger    // nil: none
+	Observer Observer // nil: no reports
+	Ledger   Ledger   // nil: none
+	// Record is told on rank 0 of each completed step, after the work that is due then. The record
+	// has a digest if the ranks have compared theirs. Nil: nobody is told.
+	Record    func(agree.Record)
 	Rehearsal Rehearsal // nil: no faults are injected
 	Tracer    Tracer    // nil: none
 	Beat      func()    // called at each phase of a step, as a sign of life; nil: none

@@ -110,13 +110,17 @@ func (f *breakingRing) Start(
 	return summed{}, f.AllReduce(ctx, buf)
 }
 
-func (f *breakingRing) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (f *breakingRing) AllReduceCarry(
+	ctx context.Context, buf []float32, out, in [][]float32,
+) error {
 	return f.do(ctx, func(ctx context.Context) error {
 		return f.localRank.AllReduceCarry(ctx, buf, out, in)
 	}, func(all bool) {
 		fillNaN(buf)
 		if !all && !f.how.carried {
-			fillNaN(in)
+			for _, in := range in {
+				fillNaN(in)
+			}
 		}
 	})
 }
@@ -210,6 +214,7 @@ type elastic struct {
 	workers []*elasticWorker
 	from    map[int64]int64 // the step that each generation started from
 	rings   int64
+	reach   int // of each rank; 0: 1
 	restore Restore
 	wrap    func(*breakingRing) sumRing // nil: as it is
 }
@@ -279,6 +284,9 @@ func (e *elastic) ringUntil(
 		h.generation = generation
 		ring := Ring{Rank: rank, LaneEnds: e.job.dealt(len(workers)),
 			Generation: generation}
+		if e.reach > 0 {
+			ring.Reach = slices.Repeat([]int{min(e.reach, max(len(workers)-1, 1))}, len(workers))
+		}
 		if len(workers) > 1 {
 			place := localRank{localRing: met, rank: rank, timing: h.timing}
 			f := &breakingRing{localRank: place, how: how, ring: shared}
@@ -458,6 +466,69 @@ func TestKilledInAnyCollective(t *testing.T) {
 				t.Errorf("only %d collectives", how.call)
 			}
 		})
+	}
+}
+
+// twoKilled lists how two of so many workers, neighbours or not, can be lost in a collective.
+func twoKilled(world int) (ways []breakage) {
+	for a := range world {
+		for b := a + 1; b < world; b++ {
+			dead := []int{a, b}
+			left := slices.DeleteFunc(upTo(world), func(w int) bool { return w == a || w == b })
+			ways = append(ways, breakage{dead: dead}, breakage{dead: dead, carried: true},
+				breakage{dead: dead, completes: left[:1]},
+				breakage{dead: dead, completes: left[len(left)-1:]},
+				breakage{dead: dead, completes: []int{}})
+		}
+	}
+	return ways
+}
+
+func upTo(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// Any two workers may be killed in any collective if lane states go to two successors: no step that
+// a worker has completed is done again, and no lane's state is lost.
+func TestTwoKilledInAnyCollective(t *testing.T) {
+	oracle := elasticJob(4).mustRun(t)
+	for world := 3; world <= 6; world++ {
+		if testing.Short() && world > 4 {
+			break
+		}
+		for i, how := range twoKilled(world) {
+			if testing.Short() && i%2 == 1 {
+				continue
+			}
+			for how.call = 1; ; how.call++ {
+				e := newElastic(t, elasticJob(4), world)
+				e.reach = 2
+				if !e.ring(how, upTo(world)...) {
+					break
+				}
+				left := slices.DeleteFunc(upTo(world), func(worker int) bool {
+					return slices.Contains(how.dead, worker)
+				})
+				completed := int64(0)
+				for _, worker := range left {
+					completed = max(completed, e.workers[worker].trainer.Progress().Step)
+				}
+				e.ring(breakage{}, left...)
+				if got := e.workers[left[0]].joined; len(got.LostLanes) > 0 ||
+					got.Step != completed {
+					t.Fatalf("%d workers, %+v: after step %d: %+v", world, how, completed, got)
+				}
+				e.allDone(left...)
+				e.audit()
+				e.matches(left[0], oracle)
+			}
+			if how.call < 10 {
+				t.Errorf("only %d collectives", how.call)
+			}
+		}
 	}
 }
 

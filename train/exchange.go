@@ -53,10 +53,10 @@ type Sum interface {
 	Load(ctx context.Context)
 	// Sum sums everything that does not travel with the tail. busy is the time that it computed.
 	Sum(ctx context.Context) (busy time.Duration, err error)
-	// Finish sums the rest, with the tail behind the gradient. Before that, out goes to the
-	// successor and in comes from the predecessor. When a rank completes Finish, every rank has the
-	// sum and its in.
-	Finish(ctx context.Context, out, in []float32) error
+	// Finish sums the rest, with the tail behind the gradient. Beside that, in hop h out[h] goes to
+	// the successor, and in[h] comes from the predecessor, which is out[h+1] where it goes further.
+	// When a rank completes Finish, every rank has the sum and its in.
+	Finish(ctx context.Context, out, in [][]float32) error
 }
 
 // Tail is the number of floats behind the gradient in the same sum: see Task.Gradients.
@@ -91,8 +91,8 @@ type tally struct {
 	slowest time.Duration
 }
 
-// carry is the lane states that travel ahead of a gradient; empty: none.
-type carry struct{ out, in []float32 }
+// carry is the lane states that travel beside a gradient, by hop; empty: none.
+type carry struct{ out, in [][]float32 }
 
 // exchange sums a gradient and a tally over the ranks, and measures the time.
 type exchange struct {
@@ -202,4 +202,4 @@ func (noSum) Ready(context.Context, int)                                       {
 func (noSum) Begun() int                                                       { return 0 }
 func (noSum) Load(context.Context)                                             {}
 func (noSum) Sum(context.Context) (busy time.Duration, err error)              { return 0, nil }
-func (noSum) Finish(_ context.Context, _, _ []float32) error                   { return nil }
+func (noSum) Finish(_ context.Context, _, _ [][]float32) error                 { return nil }

@@ -91,16 +91,16 @@ func dealt(n int) []int {
 type localRing struct {
 	mu      sync.Mutex
 	bufs    [][]float32
-	outs    [][]float32 // the ranks' carries
-	ins     [][]float32
+	outs    [][][]float32 // the ranks' carries
+	ins     [][][]float32
 	parts   [][][]float32 // the ranks' nodes of a tree
 	arrived int
 	met     chan struct{} // closed when all ranks have arrived
 }
 
 func newLocalRing(n int) *localRing {
-	return &localRing{bufs: make([][]float32, n), outs: make([][]float32, n),
-		ins: make([][]float32, n), parts: make([][][]float32, n), met: make(chan struct{})}
+	return &localRing{bufs: make([][]float32, n), outs: make([][][]float32, n),
+		ins: make([][][]float32, n), parts: make([][][]float32, n), met: make(chan struct{})}
 }
 
 // meet waits for all ranks. The last one calls do on their buffers.
@@ -167,14 +167,19 @@ type summed struct{}
 func (summed) Wait(context.Context) error { return nil }
 
 // AllReduceCarry delivers all ranks' carries, and then sums.
-func (s localRank) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (s localRank) AllReduceCarry(
+	ctx context.Context, buf []float32, out, in [][]float32,
+) error {
 	s.mu.Lock()
 	s.outs[s.rank], s.ins[s.rank] = out, in
 	s.mu.Unlock()
 	err := s.meet(ctx, s.rank, nil, func() {
-		for rank, out := range s.outs {
-			if in := s.ins[(rank+1)%len(s.ins)]; len(s.ins) > 1 && copy(in, out) != len(in) {
-				panic("a carry of another length than its receiver's")
+		for hop := range s.outs[0] {
+			for rank, out := range s.outs {
+				in := s.ins[(rank+1)%len(s.ins)]
+				if copy(in[hop], out[hop]) != len(in[hop]) || len(out[hop]) != len(in[hop]) {
+					panic("a carry of another length than its receiver's")
+				}
 			}
 		}
 	})

@@ -203,7 +203,7 @@ func TestGroupInBrokenRing(t *testing.T) {
 // behind breaks a ring in the sum of a tail that reports a failed Group.
 type behind struct{ *breakingRing }
 
-func (b *behind) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (b *behind) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
 	if len(buf) > Tail && buf[Tail] != 0 { // ranks whose group has not summed
 		b.ring.smash(errBroken)
 	}

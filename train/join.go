@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"rondo/compute"
 	"rondo/train/agree"
@@ -17,11 +18,15 @@ type Ring struct {
 	// NewSum makes the ring's Sum. Backward finishes the gradient up to each of finishes in turn.
 	// With Config.Canonical, nodes returns the tree nodes to sum besides the gradient: see package
 	// sum. NewSum is nil if there is one rank.
-	NewSum     func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
-	Rank       int
-	LaneEnds   []int    // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
-	Generation int64    // not less than that of an earlier ring; a ring may be joined again
-	Names      []string // the ranks' names in messages; nil: their numbers
+	NewSum   func(g *compute.Mirror, finishes []int, nodes func() [][]float32) (Sum, error)
+	Rank     int
+	LaneEnds []int // rank r holds the lanes [LaneEnds[r-1], LaneEnds[r]) of the G lanes
+	// Reach is to how many of its next ranks each rank sends its lanes' states in a step; nil: to
+	// one. Its lanes survive with any of them.
+	Reach      []int
+	Generation int64        // not less than that of an earlier ring; a ring may be joined again
+	Names      []string     // the ranks' names in messages; nil: their numbers
+	Record     agree.Record // of the furthest state that the job's store knows: see agree.Join
 }
 
 // Restore finds the snapshot to resume from, of a step after the given one; nil: there is none. It
@@ -64,7 +69,8 @@ func (t *Trainer) agree(ctx context.Context, restore Restore) (agree.Joined, err
 	m := member{t}
 	j := agree.Join[Progress]{Ranks: t.ranks, State: m, Tensors: t.tensors(), Memory: t.memory,
 		Shards: t.slots, Compare: t.cfg.CheckEvery > 0, Replayer: t.task,
-		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice}
+		SegmentsPerStep: int64(t.cfg.Accumulate), Notice: t.cfg.Observer.Notice,
+		Record: t.ring.Record}
 	if restore != nil {
 		j.Look = func(
 			ctx context.Context, why agree.Reason, after int64,
@@ -133,6 +139,22 @@ func (t *Trainer) ranksOf(ring Ring) agree.Ranks {
 	return r
 }
 
+// reach returns to how many successors a rank sends its lanes' states.
+func (r Ring) reach(rank int) int {
+	if r.Reach == nil {
+		return 1
+	}
+	return r.Reach[rank]
+}
+
+// hops returns how far the states of any rank travel.
+func (r Ring) hops() (hops int) {
+	for rank := range r.LaneEnds {
+		hops = max(hops, r.reach(rank))
+	}
+	return min(hops, len(r.LaneEnds)-1)
+}
+
 func (r Ring) validate(lanes int) error {
 	n := len(r.LaneEnds)
 	if n < 1 || n > exact.MaxTerms || r.Rank < 0 || r.Rank >= n {
@@ -152,6 +174,10 @@ func (r Ring) validate(lanes int) error {
 	}
 	if sums := r.NewSum != nil; sums != (r.Peers != nil) || !sums && n > 1 {
 		return fmt.Errorf("train: %d ranks: a ring needs both Peers and NewSum", n)
+	}
+	if r.Reach != nil && (len(r.Reach) != n || n > 1 && (slices.Min(r.Reach) < 1 ||
+		slices.Max(r.Reach) >= n)) {
+		return fmt.Errorf("train: states that go %v ranks on, among %d ranks", r.Reach, n)
 	}
 	if r.Names != nil && len(r.Names) != n {
 		return fmt.Errorf("train: %d names for %d ranks", len(r.Names), n)

@@ -269,7 +269,7 @@ func (i *impatient) AllGather(ctx context.Context, buf []float32, ends []int) er
 	return i.breakingRing.AllGather(ctx, buf, ends)
 }
 
-func (i *impatient) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (i *impatient) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, i.patience, errBroken)
 	defer cancel()
 	return i.breakingRing.AllReduceCarry(ctx, buf, out, in)

@@ -107,7 +107,7 @@ func (blockedRing) Start(context.Context, []float32, *time.Time) (Pending, error
 	return summed{}, nil
 }
 
-func (blockedRing) AllReduceCarry(ctx context.Context, _, _, _ []float32) error {
+func (blockedRing) AllReduceCarry(ctx context.Context, _ []float32, _, _ [][]float32) error {
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -281,7 +281,7 @@ func (b *brokenRing) Start(
 	return summed{}, b.AllReduce(ctx, buf)
 }
 
-func (b *brokenRing) AllReduceCarry(ctx context.Context, buf, out, in []float32) error {
+func (b *brokenRing) AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error {
 	if b.fails() {
 		return errTest
 	}

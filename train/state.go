@@ -62,7 +62,7 @@ func (m member) Standing() agree.Standing[Progress] {
 		return agree.Standing[Progress]{}
 	}
 	return agree.Standing[Progress]{Has: true, Pending: t.pending, Stopped: t.stopped,
-		Joined: t.joined, Version: t.version(), Progress: t.progress}
+		Joined: t.joined, Version: t.version(), Digest: t.Digest(), Progress: t.progress}
 }
 
 func (m member) StartFresh() error {

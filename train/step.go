@@ -233,27 +233,43 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 }
 
 // recordStates stores this rank's lane states after the step in e, unless the passes have stored
-// them. It returns the carry: states to send to the successor, and buffers for the predecessor's.
+// them. It returns the carry: states to send to the successors, and memory for those that come.
 // The carry is empty if all states are zero before the next step.
 func (b *batch) recordStates(index int64, e *agree.Entry) (carry, error) {
 	if b.task.Reset(b.position(index + 1)) {
 		return carry{}, nil
 	}
 	own := b.ranks.Lanes(b.ring.Rank)
-	ahead := carry{out: e.Lanes(own)}
 	if len(b.groups) == 1 {
-		if err := b.seat.State(ahead.out); err != nil {
+		if err := b.seat.State(e.Lanes(own)); err != nil {
 			return carry{}, err
 		}
 	}
 	e.Know(own)
-	if n := len(b.ring.LaneEnds); n > 1 {
-		before := b.ranks.Lanes((b.ring.Rank + n - 1) % n)
-		ahead.in = e.Lanes(before)
-		e.Know(before) // a rank completes the step only if every rank has its predecessor's
-	}
-	return ahead, nil
+	return b.carry(e), nil
 }
+
+// carry returns the states to send in each hop, and the memory for those that arrive. A rank
+// completes the step only if all of them have arrived on every rank, so they count as known.
+func (b *batch) carry(e *agree.Entry) (c carry) {
+	n := len(b.ring.LaneEnds)
+	for hop := range b.ring.hops() { // out are the states of the rank hop places before this one
+		from, before := mod(b.ring.Rank-hop, n), mod(b.ring.Rank-hop-1, n)
+		var out, in []float32
+		if b.ring.reach(from) > hop {
+			out = e.Lanes(b.ranks.Lanes(from))
+		}
+		if b.ring.reach(before) > hop {
+			lanes := b.ranks.Lanes(before)
+			in = e.Lanes(lanes)
+			e.Know(lanes)
+		}
+		c.out, c.in = append(c.out, out), append(c.in, in)
+	}
+	return c
+}
+
+func mod(a, n int) int { return (a%n + n) % n }
 
 // healStates zeroes the state of each lane that is not finite, after a skipped step. The state
 // before the step would overflow in the same way again.
@@ -275,6 +291,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	after := t.progress
 
 	t.laps.begin()
+	compared := len(t.ring.LaneEnds) == 1
 	epochEnds := t.endsEpoch(step)
 	evalDue := t.task.Evaluates() &&
 		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
@@ -285,10 +302,12 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 			return err
 		}
 		t.laps.end("roll call")
+		compared = true
 	} else if saveDue || mayBeBest { // after a split all ranks resume from this snapshot
 		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}
+		compared = true
 	}
 	if evalDue || last && t.task.Evaluates() {
 		best, err := t.measure(ctx, &after, evalDue)
@@ -314,7 +333,20 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	}
 	t.progress, t.pending = after, false
 	t.reportUnrecorded()
+	t.record(compared)
 	return nil
+}
+
+// record tells Config.Record of the last step.
+func (t *Trainer) record(compared bool) {
+	if t.cfg.Record == nil || t.ring.Rank != 0 {
+		return
+	}
+	r := agree.Record{Version: t.version()}
+	if compared {
+		r.Digest = t.Digest()
+	}
+	t.cfg.Record(r)
 }
 
 // sample lets rank 0 generate text. If the other ranks may have waited for a save, all ranks

@@ -33,6 +33,7 @@ type engine struct {
 	overlaps bool
 	observer *observer
 	saver    *saver
+	recorder *recorder
 	faults   faults
 	ledger   *audit.Log    // nil without --audit-dir
 	tracer   *trace.Writer // nil without --trace
@@ -71,6 +72,7 @@ func (w *worker) openEngine(ctx context.Context) (_ *engine, err error) {
 	if e.saver, err = newSaver(e); err != nil {
 		return nil, err
 	}
+	e.recorder = newRecorder(w)
 	e.trainer, err = e.newTrainer()
 	return e, err
 }
@@ -106,7 +108,7 @@ func (e *engine) newTrainer() (*train.Trainer, error) {
 		settings.Tracer = e.tracer
 	}
 	e.observer = &observer{engine: e}
-	settings.Observer = e.observer
+	settings.Observer, settings.Record = e.observer, e.recorder.record
 	if e.stored.Store != nil {
 		settings.Save, settings.SaveBest, settings.Saver = true, true, e.saver
 	}
@@ -178,6 +180,9 @@ func (e *engine) close() error {
 	if e.saver != nil {
 		errs = append(errs, e.saver.close())
 	}
+	if e.recorder != nil {
+		e.recorder.close()
+	}
 	if e.trainer != nil {
 		errs = append(errs, tryFree(e.trainer.Close))
 	}
@@ -218,8 +223,9 @@ type lostStateError struct{ error }
 
 func (e *lostStateError) Unwrap() error { return e.error }
 
-// restore implements train.Restore. If storage fails for long, a job without any state ends. A job
-// that has lost only some lanes' states goes on without the checkpoint.
+// restore implements train.Restore. If storage fails for long, a job that has lost only some lanes'
+// states goes on without the checkpoint. If it has no state, this worker fails, and another one of
+// the ring tries; without another one the job ends.
 func (e *engine) restore(
 	ctx context.Context, reason agree.Reason, after int64,
 ) (*train.Snapshot, error) {
@@ -235,6 +241,8 @@ func (e *engine) restore(
 	case err != nil && reason == agree.LostLanes:
 		e.worker.notice(ctx, "there is no checkpoint to go back to: "+err.Error())
 		return nil, nil
+	case err != nil && e.seat.Load().othersMayRestore(err):
+		return nil, err
 	case err != nil:
 		return nil, &lostStateError{err}
 	case snapshot == nil && e.split != nil:

@@ -65,9 +65,20 @@ func TestOwnNotice(t *testing.T) {
 }
 
 // TestRestoreTriesAgain: storage that fails for a while does not end a job without a state. Storage
-// that fails for longer does.
+// that fails for longer ends this worker alone if the ring has another one that may try.
 func TestRestoreTriesAgain(t *testing.T) {
-	for _, heals := range []bool{true, false} {
+	alone, others := []cluster.Member{{}}, []cluster.Member{{}, {}}
+	for _, c := range []struct {
+		heals bool
+		plan  cluster.Plan
+		ends  bool // the job
+	}{
+		{true, cluster.Plan{Rings: 2, Members: others}, false},
+		{false, cluster.Plan{Rings: 2, Members: others}, false},
+		{false, cluster.Plan{Rings: 2, Members: alone}, true},
+		{false, cluster.Plan{Rings: 1, Members: others}, true},
+	} {
+		heals := c.heals
 		folder := filepath.Join(t.TempDir(), "run")
 		if err := os.WriteFile(folder, nil, 0o600); err != nil { // it cannot be listed
 			t.Fatal(err)
@@ -82,6 +93,7 @@ func TestRestoreTriesAgain(t *testing.T) {
 			heard := &listener{}
 			w.current.Store(&memberReporter{reporter: heard, id: "w3"})
 			e := &engine{worker: w, stored: &job.Checkpoints{Store: store}}
+			e.seat.Store(&seat{worker: w, plan: c.plan})
 			if heals {
 				time.AfterFunc(2*storageInterval+1, func() {
 					if err := os.Remove(folder); err != nil {
@@ -100,7 +112,7 @@ func TestRestoreTriesAgain(t *testing.T) {
 			if !heals {
 				want = w.spec.RegroupTimeout.AsDuration()
 			}
-			if took != want || errors.As(err, &lost) == heals || e.scratch != heals {
+			if took != want || errors.As(err, &lost) != c.ends || e.scratch != heals {
 				t.Errorf("heals %v: %v after %v; want it after %v", heals, err, took, want)
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync"
 	"time"
 
@@ -68,9 +69,10 @@ func (w *worker) live(ctx context.Context) (err error) {
 		if out.atOnce {
 			pause = 0
 		}
+		wait := jittered(pause, w.member.ID)
 		w.log.Warn("this worker is no longer a member, and registers again", "reason", out.reason,
-			"in", pause)
-		timer := time.NewTimer(pause)
+			"in", wait)
+		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -82,6 +84,15 @@ func (w *worker) live(ctx context.Context) (err error) {
 		}
 		pause = min(max(2*pause, firstReturn), lastReturn)
 	}
+}
+
+// jittered returns three to five quarters of a pause. It depends on the member: workers that were
+// put out together do not all return at the same moment.
+func jittered(pause time.Duration, id string) time.Duration {
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(id)) // it never fails
+	const parts = 1 << 10
+	return pause*3/4 + pause/2*time.Duration(hash.Sum32()%parts)/parts
 }
 
 // join runs one membership: the worker registers and follows the plans. It returns when the job has
@@ -251,8 +262,8 @@ func (w *worker) follow(life context.Context, leave <-chan struct{}, plans *plan
 					"and no other was planned within --regroup-timeout", served)}
 			}
 			wait.lookForLeader(looks)
-		case led := <-wait.led:
-			if err := wait.passed(led); err != nil {
+		case found := <-wait.found:
+			if done, err := wait.passed(found); done || err != nil {
 				return err
 			}
 		}

@@ -56,6 +56,7 @@ func (v *saver) saved(r checkpoint.Result) {
 	v.mu.Lock()
 	v.newest = r.Path
 	v.mu.Unlock()
+	v.engine.recorder.saved(r.Step)
 	w.reportEvent(ctx, &rondov1.Event{Kind: &rondov1.Event_Checkpoint{
 		Checkpoint: &rondov1.CheckpointEvent{Step: r.Step, Path: r.Path}}})
 	if r.RetainErr != nil {

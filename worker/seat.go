@@ -7,6 +7,7 @@ import (
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
+	"rondo/checkpoint"
 	"rondo/cluster"
 	"rondo/compute"
 	"rondo/job"
@@ -66,6 +67,14 @@ func (s *seat) fromScratch() bool {
 	none := !jobspec.KeepsModel(s.spec) || s.spec.Resume == "never" ||
 		s.engine != nil && s.engine.scratch
 	return none && s.plan.Rings <= 1 && s.step() == 0
+}
+
+// othersMayRestore reports whether another worker of the ring may find the checkpoint that this one
+// could not read for long. At the job's start the flags are more likely at fault, and damage is the
+// same for all.
+func (s *seat) othersMayRestore(err error) bool {
+	var damage *checkpoint.DamageError
+	return s.plan.Rings > 1 && len(s.plan.Members) > 1 && !errors.As(err, &damage)
 }
 
 // lack adds advice on what would fit to a GPU's MemoryError.

@@ -212,7 +212,9 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 		}
 	}
 	for {
-		result, err := s.train(ctx, s.trainRing())
+		ring := s.trainRing()
+		ring.Record = s.onRecord(ctx)
+		result, err := s.train(ctx, ring)
 		var unsaved *train.SaveError
 		if errors.As(err, &unsaved) && ctx.Err() == nil {
 			err = s.saveLater(ctx, unsaved)
@@ -227,7 +229,11 @@ func (s *session) run(ctx context.Context) (done bool, err error) {
 			return false, err
 		}
 		s.reportUnfired(ctx)
-		return true, s.current.Load().Report(ctx, s.done(result))
+		done := s.done(result)
+		if s.rank == 0 {
+			s.engine.recorder.final(done.GetDone())
+		}
+		return true, s.current.Load().Report(ctx, done)
 	}
 }
 

@@ -58,6 +58,7 @@ type world struct {
 	hit          map[string]bool     // processes that a fault has hit
 	veterans     map[string]bool     // processes that have a state
 	broken       []string            // violated promises
+	onStep       func()              // called at each reported step; nil: not
 }
 
 // simWorker is a worker process.
@@ -118,7 +119,7 @@ func (j *journal) logger(name string) *slog.Logger {
 		}})).With("at", name)
 }
 
-func (w *world) startWorker() {
+func (w *world) startWorker() string {
 	w.mu.Lock()
 	w.spawned++
 	name := fmt.Sprintf("w%d", w.spawned)
@@ -128,7 +129,7 @@ func (w *world) startWorker() {
 	ctx, kill := context.WithCancel(context.Background())
 	p := &simWorker{kill: kill, worker: &worker{reports: reports{log: w.logger(name)},
 		spec: w.spec, data: w.data, name: name,
-		member: cluster.Member{ID: name, Address: name, Host: host, PID: w.spawned,
+		member: cluster.Member{ID: name, Address: name, Host: host, PID: 1, Process: name,
 			Version: meet.Version(), Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
 	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
@@ -155,6 +156,7 @@ func (w *world) startWorker() {
 		w.mu.Unlock()
 		w.note("%s ends: %v", name, err)
 	})
+	return name
 }
 
 func (w *world) startCoordinator(number int) {
@@ -172,7 +174,8 @@ func (w *world) startCoordinator(number int) {
 				MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
 				Groups:       int(jobspec.LaneGroups(spec)),
 				JoinTimeout:  spec.JoinTimeout.AsDuration(),
-				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version()},
+				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version(),
+				Run: spec.Submitted},
 			Self:     cluster.Leader{ID: id, Address: id},
 			LeaseTTL: spec.LeaseTtl.AsDuration(),
 			Election: w.store.As(id), Events: c.events, Audience: c, Log: w.logger(id),
@@ -259,7 +262,7 @@ func (w *world) watch(process string, e *rondov1.Event) {
 	case strings.Contains(text, "begins at zero again"):
 		w.inexact = true
 	case strings.Contains(text, "must go back"), strings.Contains(text, "checkpoint of step"),
-		strings.Contains(text, "from scratch"):
+		strings.Contains(text, "from scratch"), strings.Contains(text, "done again"):
 		w.backwards = true
 	}
 	if e.GetWorker() != nil {
@@ -300,6 +303,9 @@ func (w *world) hold(p cluster.Plan) {
 func (w *world) stepped(s *rondov1.StepEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.onStep != nil {
+		w.onStep()
+	}
 	// If a fault has hit every process of that ring, no process may be left that has the step.
 	spared := slices.ContainsFunc(w.rings[w.furthest], func(name string) bool {
 		return !w.hit[name]

@@ -2,10 +2,12 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"rondo/allreduce"
 	"rondo/allreduce/compress"
+	"rondo/cluster"
 	"rondo/compute"
 	"rondo/job"
 	"rondo/job/jobspec"
@@ -40,6 +42,7 @@ func (s *session) trainRing() train.Ring {
 	if len(s.plan.Members) == 1 {
 		return ring
 	}
+	ring.Reach = reach(s.plan.Members, int(s.spec.Copies))
 	around := tieredRing{sum.Of(s.ring), s.tiers}
 	ring.Peers = around
 	ring.NewSum = func(
@@ -48,6 +51,23 @@ func (s *session) trainRing() train.Ring {
 		return s.newSum(s.sumConfig(g, finishes), around, ring, nodes)
 	}
 	return ring
+}
+
+// reach returns to how many of its next ranks each rank sends its lanes' states, so that workers on
+// so many other hosts have them, or so many ranks where there are fewer hosts.
+func reach(members []cluster.Member, copies int) []int {
+	n := len(members)
+	far := make([]int, n)
+	for rank := range far {
+		far[rank] = min(copies, n-1)
+		hosts := []string{members[rank].Host}
+		for d := 1; d < n && len(hosts) <= copies; d++ {
+			if host := members[(rank+d)%n].Host; !slices.Contains(hosts, host) {
+				hosts, far[rank] = append(hosts, host), max(far[rank], d)
+			}
+		}
+	}
+	return far
 }
 
 // sumConfig is what the ring's sum is made with.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"rondo/cluster"
 )
 
 // wait limits the time that a worker spends without a ring. The leader has its own deadlines, so
@@ -13,7 +15,7 @@ import (
 type wait struct {
 	worker  *worker
 	look    *time.Ticker
-	led     chan bool // result of the last look: whether there is a leader
+	found   chan found // result of the last look
 	looking sync.WaitGroup
 	ended   time.Time // end of the last ring; zero: there was none
 	since   time.Time // when a leader was last seen, or a ring ended
@@ -22,8 +24,14 @@ type wait struct {
 	until   time.Time // limit of a worker that was asked to leave; zero: none
 }
 
+// found is what a look at the store has found.
+type found struct {
+	led   bool // there is a leader
+	final bool // the job's last step and its checkpoint are on record
+}
+
 func (w *worker) newWait() *wait {
-	return &wait{worker: w, since: time.Now(), led: make(chan bool, 1),
+	return &wait{worker: w, since: time.Now(), found: make(chan found, 1),
 		look: time.NewTicker(w.spec.RegroupTimeout.AsDuration() / leaderLooks)}
 }
 
@@ -37,14 +45,16 @@ func (t *wait) stop() {
 	t.looking.Wait()
 }
 
-// lookForLeader asks etcd for the leader in the background. The result goes to led.
+// lookForLeader asks etcd for the leader, and for the tip, in the background. The result goes to
+// found.
 func (t *wait) lookForLeader(ctx context.Context) {
 	t.looking.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, t.interval())
 		defer cancel()
 		_, err := t.worker.registry.Leader(ctx)
+		tip, _ := t.worker.registry.Tip(ctx) // after an error the next look asks again
 		select {
-		case t.led <- err == nil:
+		case t.found <- found{err == nil, tip.Final && tip.Run == t.worker.spec.Submitted}:
 		default: // the last result was not read yet
 		}
 	})
@@ -67,29 +77,31 @@ func (t *wait) forgotten() bool {
 // leave sets the limit of a worker that was asked to leave.
 func (t *wait) leave() { t.until = time.Now().Add(t.worker.spec.RegroupTimeout.AsDuration()) }
 
-// passed returns an error when this worker should wait no longer.
-func (t *wait) passed(led bool) error {
+// passed returns an error, or that the job is done, when this worker should wait no longer. A
+// worker that is done waits until that is on record.
+func (t *wait) passed(found found) (done bool, err error) {
 	now, w := time.Now(), t.worker
 	if !t.until.IsZero() && now.After(t.until) {
-		return fmt.Errorf("this worker was asked to leave, and no ring without it was planned "+
-			"for %v (--regroup-timeout)", w.spec.RegroupTimeout.AsDuration())
+		return false, fmt.Errorf("this worker was asked to leave, and no ring without it was "+
+			"planned for %v (--regroup-timeout)", w.spec.RegroupTimeout.AsDuration())
 	}
-	if led {
+	if found.led {
 		t.since, t.warned = now, false
-		return nil
+		return false, nil
 	}
 	alone, regroup := now.Sub(t.since), w.spec.RegroupTimeout.AsDuration()
 	switch {
-	case t.done && alone >= regroup:
-		return fmt.Errorf("this worker is done, but the job has not ended, and it has had no "+
-			"leader for %v (--regroup-timeout): start a coordinator", regroup)
+	case t.done && found.final && alone >= regroup:
+		w.end = &cluster.Plan{Phase: cluster.Ended,
+			Reason: "all workers are done; the next coordinator will end the job"}
+		return true, nil
 	case alone >= w.spec.PauseTimeout.AsDuration():
-		return fmt.Errorf("the job has had no leader for %v (--pause-timeout): start a coordinator",
-			w.spec.PauseTimeout.AsDuration())
+		return false, fmt.Errorf("the job has had no leader for %v (--pause-timeout): start a "+
+			"coordinator", w.spec.PauseTimeout.AsDuration())
 	case alone >= regroup && !t.warned:
 		t.warned = true
 		w.log.Warn("waiting: the job has no leader; start a coordinator, or check etcd",
 			"for", alone.Round(time.Second), "at most", w.spec.PauseTimeout.AsDuration())
 	}
-	return nil
+	return false, nil
 }

@@ -8,6 +8,7 @@ package worker
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -142,7 +143,7 @@ func newWorker(cfg Config) *worker {
 	number := int(time.Now().UnixNano() % 1e9)
 	w.name = fmt.Sprintf("%s-%d-%d", meet.HostName(), os.Getpid(), number)
 	w.member = cluster.Member{ID: w.name, Host: meet.HostName(), PID: os.Getpid(),
-		Version: meet.Version()}
+		Process: rand.Text(), Version: meet.Version()}
 	if cfg.Host != "" {
 		// Each container of a machine has its own process ids.
 		w.member.Host, w.member.PID, w.alone = cfg.Host, -max(number, 1), true

@@ -139,12 +139,12 @@ func (c DialConfig) client(address string) (client, error) {
 		target = "passthrough:///" + address // the address is resolved anew in each attempt
 	}
 	vectored := framing.Plain(c.Credentials)
-	buffered := writeBufferBytes
+	buffered, secured := writeBufferBytes, framing.ClientCredentials(c.Credentials)
 	if vectored { // its connections buffer for themselves
-		buffered = 0
+		buffered, secured = 0, c.Credentials
 	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(c.Credentials),
+		grpc.WithTransportCredentials(secured),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
 		grpc.WithStaticStreamWindowSize(framing.WindowBytes),
 		grpc.WithStaticConnWindowSize(framing.WindowBytes),

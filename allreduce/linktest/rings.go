@@ -180,7 +180,8 @@ func queueAll(
 		if len(s.Buf) > 1 && world > 1 {
 			in[i] = make([]float32, 2*i)
 			s.Carry = allreduce.Carry{
-				Out: slices.Repeat([]float32{float32(100*i + rank)}, 2*i), In: in[i],
+				Out: [][]float32{slices.Repeat([]float32{float32(100*i + rank)}, 2*i)},
+				In:  [][]float32{in[i]},
 			}
 		}
 		var err error

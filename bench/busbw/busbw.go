@@ -108,6 +108,9 @@ type Row struct {
 	Loopback   float64 `json:"loopback"`    // one direction of a TCP connection
 	OfLoopback float64 `json:"of_loopback"` // BusBW / Loopback
 
+	Cipher      float64 `json:"cipher,omitempty"`       // TLS's, of one core, in GB/s
+	CipherBusBW float64 `json:"cipher_busbw,omitempty"` // if all cores did nothing else
+
 	TreeMS    float64 `json:"tree_ms,omitempty"` // of the canonical sum, if it was measured
 	TreeP99MS float64 `json:"tree_p99_ms,omitempty"`
 	OfRing    float64 `json:"of_ring,omitempty"` // TreeMS / MS
@@ -176,8 +179,15 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 		fit := c.Window.Seconds() / Turns / quantile(warm, 0.5)
 		repetitions[r] = int(min(max(fit, leastRepetitions), mostRepetitions))
 	}
-	var rates []float64
+	var rates, ciphers []float64
 	for range Turns {
+		if c.Link == tlsLink {
+			rate, err := cipherRate()
+			if err != nil {
+				return Row{}, err
+			}
+			ciphers = append(ciphers, rate)
+		}
 		for _, r := range rings {
 			more, err := g.time(ctx, r, bytes, repetitions[r])
 			if err != nil {
@@ -213,6 +223,10 @@ func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	if tree := took[onTree]; tree != nil {
 		row.TreeMS, row.TreeP99MS = 1e3*quantile(tree, 0.5), 1e3*quantile(tree, 0.99)
 		row.OfRing = row.TreeMS / row.MS
+	}
+	if len(ciphers) > 0 {
+		row.Cipher = quantile(ciphers, 0.5) / 1e9
+		row.CipherBusBW = cipherBound(row.Cipher, c.World)
 	}
 	if c.Alone {
 		return row, nil

@@ -73,6 +73,7 @@ func TestMeasure(t *testing.T) {
 				busbw := share * float64(c.Sizes[i]) / (r.MS / 1e3) / 1e9
 				if r.Link != link || r.World != world || r.Bytes != c.Sizes[i] ||
 					r.Repetitions < Turns*leastRepetitions || r.P99MS < r.MS ||
+					(r.CipherBusBW > 0) != (link == tlsLink) ||
 					r.RawP99MS < r.RawMS || !(r.RawMS > 0) || !(r.Loopback > 0) ||
 					!(r.BusBW > 0.999*busbw && r.BusBW < 1.001*busbw) {
 					t.Errorf("%+v", r)

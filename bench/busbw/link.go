@@ -43,13 +43,16 @@ type door struct {
 // that nothing of it can be held against a ring of processes.
 const MemoryLink = "memory"
 
+// tlsLink names the link over TLS.
+const tlsLink = "tls"
+
 // links are the kinds there are.
 func links() []link {
 	return []link{
 		{name: "tcp", listen: listenTCP, way: grpclink.ByTCP},
 		{name: "unix", listen: listenTCP, way: grpclink.ByUnix},
 		{name: "shm", listen: listenTCP, way: grpclink.ByShm},
-		{name: "tls", listen: listenTCP, way: grpclink.ByTCP, secure: selfSigned},
+		{name: tlsLink, listen: listenTCP, way: grpclink.ByTCP, secure: selfSigned},
 		{name: "grpc", listen: listenTCP, way: grpclink.ByTCP, secure: plainGRPC},
 		{name: MemoryLink},
 	}

@@ -240,8 +240,21 @@ func (t *term) takeOver(ctx context.Context, plan cluster.Plan, members []cluste
 	if !plan.Equal(cluster.Plan{}) {
 		t.cfg.Audience.Planned(plan)
 	}
+	tip, err := t.tip(ctx)
+	if err != nil {
+		return err
+	}
 	return t.decide(ctx, cluster.Elected{Plan: plan, Members: members,
-		Lost: t.cfg.LostWrites()})
+		Lost: t.cfg.LostWrites(), Tip: tip})
+}
+
+// tip returns the tip on record, if it belongs to this run.
+func (t *term) tip(ctx context.Context) (cluster.Tip, error) {
+	tip, err := t.leadership.LoadTip(ctx)
+	if tip.Run != t.cfg.Job.Run {
+		tip = cluster.Tip{}
+	}
+	return tip, err
 }
 
 // keep remembers the plan that is stored now.
@@ -253,6 +266,13 @@ func (t *term) keep(plan cluster.Plan) {
 // compare reports changes of the members to the state machine. All members that are gone come in
 // one event, so that one ring is formed without them.
 func (t *term) compare(ctx context.Context, now []cluster.Member) error {
+	tip, err := t.tip(ctx)
+	if err == nil {
+		err = t.decide(ctx, cluster.Recorded{Tip: tip})
+	}
+	if err != nil || t.ended {
+		return err
+	}
 	known := t.state.Members()
 	var gone []string
 	for _, m := range known {

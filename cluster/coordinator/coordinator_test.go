@@ -100,7 +100,8 @@ func (p *process) send(t *testing.T, e cluster.Event) {
 func join(t *testing.T, s *memstore.Store, id string) cluster.Registration {
 	t.Helper()
 	process, _, _ := strings.Cut(id, ".")
-	m := cluster.Member{ID: id, Address: id + ":1", Host: "host-" + process, PID: 7}
+	m := cluster.Member{ID: id, Address: id + ":1", Host: "host-" + process, PID: 7,
+		Process: process}
 	r, err := s.Register(t.Context(), m, ttl)
 	if err != nil {
 		t.Fatal(err)

@@ -164,8 +164,8 @@ func again(change func() error) (err error) {
 }
 
 // permissions returns what a process may do, all of it under /rondo/JOB/: see package etcdstore for
-// the keys. All read; a worker writes its registration and its claims, a coordinator and a user
-// all.
+// the keys. All read; a worker writes its registration, its claims and the tip, a
+// coordinator and a user all.
 func permissions(p certs.Process) []*authpb.Permission {
 	root := "/rondo/" + p.Job + "/"
 	allow := func(prefix string, kind authpb.Permission_Type) *authpb.Permission {
@@ -177,7 +177,7 @@ func permissions(p certs.Process) []*authpb.Permission {
 		return []*authpb.Permission{allow(root, authpb.READWRITE)}
 	case certs.Worker:
 		return []*authpb.Permission{allow(root, authpb.READ), allow(root+"members/", authpb.WRITE),
-			allow(root+"claims/", authpb.WRITE)}
+			allow(root+"claims/", authpb.WRITE), allow(root+"tip", authpb.WRITE)}
 	case certs.Observer:
 		return []*authpb.Permission{allow(root, authpb.READ)}
 	}

@@ -50,12 +50,13 @@ func TestUsers(t *testing.T) {
 	if _, err := stranger.Put(ctx, "/rondo/song/spec", "its own"); err != nil {
 		t.Error(err)
 	}
-	for _, key := range []string{"spec", "plan", "leader/1", "members/w", "claims/c"} {
+	for _, key := range []string{"spec", "plan", "leader/1", "members/w", "claims/c", "tip"} {
 		key := "/rondo/book/" + key
 		for role, client := range roles {
 			_, err := client.Put(ctx, key, "x")
 			may := role == certs.Coordinator || role == certs.User || role == certs.Worker &&
-				(key == "/rondo/book/members/w" || key == "/rondo/book/claims/c")
+				(key == "/rondo/book/members/w" || key == "/rondo/book/claims/c" ||
+					key == "/rondo/book/tip")
 			if may != (err == nil) || err != nil && !denied(err) {
 				t.Errorf("a %s writes %s: %v", role, key, err)
 			}

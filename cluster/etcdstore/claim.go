@@ -35,7 +35,7 @@ func (s *Store) Unregister(ctx context.Context, host string, pid int) error {
 			if err != nil {
 				return err
 			}
-			members, err := s.members(answer.Kvs)
+			members, err := membersIn(answer.Kvs)
 			if err != nil {
 				return err
 			}

@@ -123,7 +123,7 @@ func memberMessage(m cluster.Member) *rondov1.Member {
 	return &rondov1.Member{
 		Id: utf8(m.ID), Address: utf8(m.Address), Host: utf8(m.Host), Pid: int64(m.PID),
 		Device: utf8(m.Device), Version: utf8(m.Version), Identity: utf8(m.Identity),
-		Seen: uint64(m.Seen), Served: uint64(m.Served),
+		Seen: uint64(m.Seen), Served: uint64(m.Served), Process: utf8(m.Process),
 	}
 }
 
@@ -132,6 +132,7 @@ func memberOf(m *rondov1.Member) cluster.Member {
 		ID: m.GetId(), Address: m.GetAddress(), Host: m.GetHost(), PID: int(m.GetPid()),
 		Device: m.GetDevice(), Version: m.GetVersion(), Identity: m.GetIdentity(),
 		Seen: cluster.Generation(m.GetSeen()), Served: cluster.Generation(m.GetServed()),
+		Process: m.GetProcess(),
 	}
 }
 

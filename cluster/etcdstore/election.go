@@ -146,7 +146,7 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	key, value := l.store.planKey(), encodePlan(p)
-	return l.fenced(ctx, "storing the plan", func(ctx context.Context) error {
+	err := l.fenced(ctx, "storing the plan", func(ctx context.Context) error {
 		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", l.planRevision)
 		answer, err := l.store.client.Txn(ctx).If(l.stillLeads(), unchanged).
 			Then(clientv3.OpPut(key, string(value))).
@@ -170,6 +170,12 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 		l.planRevision = stored[0].ModRevision
 		return nil
 	})
+	if isTooLarge(err) {
+		return fmt.Errorf("the plan of %d workers has %d bytes, more than etcd takes in a request: "+
+			"use fewer workers, or raise etcd's --max-request-bytes: %w", len(p.Members),
+			len(value), err)
+	}
+	return err
 }
 
 // fenced repeats a request until it succeeds or the leadership ends.
@@ -208,7 +214,7 @@ func (l *leadership) WatchMembers(ctx context.Context, fn func([]cluster.Member)
 		if l.hasLostWrites() {
 			return fmt.Errorf("watching the members: etcd has lost writes: %w", cluster.ErrDeposed)
 		}
-		members, err := l.store.members(kvs)
+		members, err := membersIn(kvs)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@
 //	members/<id>   the workers, each under its lease
 //	plan           the leader's last decision
 //	claims/        names claimed by processes of this run
+//	tip            the furthest state of this run on record
 //
 // It implements the interfaces of package cluster and makes no decision itself. Each write of the
 // leader is a transaction on its key's create revision, so that a leader that was paused cannot
@@ -308,6 +309,16 @@ func probe(ctx context.Context, s *Store) {
 // errUnreadable: a key's value was not written by this version of Rondo.
 var errUnreadable = errors.New("cannot be read")
 
+// isTooLarge reports whether a request is larger than etcd, or its client, allows.
+func isTooLarge(err error) bool {
+	var answered rpctypes.EtcdError
+	if errors.As(err, &answered) {
+		return errors.Is(answered, rpctypes.ErrRequestTooLarge)
+	}
+	s, ok := status.FromError(err) // gRPC has no code for this alone
+	return ok && s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "larger than")
+}
+
 // permanent reports whether the server answered with an error that a retry would not change. A
 // request that met a change of etcd's users is worth one.
 func permanent(err error) bool {
@@ -318,6 +329,9 @@ func permanent(err error) bool {
 		if errors.Is(err, final) {
 			return true
 		}
+	}
+	if isTooLarge(err) {
+		return true
 	}
 	var answered rpctypes.EtcdError
 	code := codes.Unknown

@@ -24,6 +24,7 @@ func (k keys) planKey() string              { return k.root + "plan" }
 func (k keys) membersPrefix() string        { return k.root + "members/" }
 func (k keys) memberKey(id string) string   { return k.membersPrefix() + id }
 func (k keys) claimsPrefix() string         { return k.root + "claims/" }
+func (k keys) tipKey() string               { return k.root + "tip" }
 func (k keys) leaderPrefix() string         { return k.root + "leader/" }
 func (k keys) candidateKey(l *lease) string { return fmt.Sprintf("%s%x", k.leaderPrefix(), l.id) }
 
@@ -91,6 +92,7 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 			clientv3.OpPut(s.specKey(), string(spec)),
 			clientv3.OpPut(s.planKey(), string(encodePlan(plan.Next()))),
 			clientv3.OpDelete(s.claimsPrefix(), clientv3.WithPrefix()),
+			clientv3.OpDelete(s.tipKey()),
 		).Commit()
 		if err == nil && again.Succeeded {
 			stored, created, plan = spec, true, plan.Next()
@@ -102,13 +104,13 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 
 // planIn decodes the plan of a read of its key. Without a key it returns the zero Plan and revision
 // 0.
-func (s *Store) planIn(kvs []*mvccpb.KeyValue) (cluster.Plan, int64, error) {
+func (k keys) planIn(kvs []*mvccpb.KeyValue) (cluster.Plan, int64, error) {
 	if len(kvs) == 0 {
 		return cluster.Plan{}, 0, nil
 	}
 	plan, err := decodePlan(kvs[0].Value)
 	if err != nil {
-		return cluster.Plan{}, 0, fmt.Errorf("etcd key %s %w: %w", s.planKey(), errUnreadable, err)
+		return cluster.Plan{}, 0, fmt.Errorf("etcd key %s %w: %w", k.planKey(), errUnreadable, err)
 	}
 	return plan, kvs[0].ModRevision, nil
 }
@@ -222,18 +224,18 @@ func (s *Store) View(ctx context.Context) (view cluster.View, err error) {
 	return view, err
 }
 
-func (s *Store) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
+func (k keys) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
 	var members []*mvccpb.KeyValue
 	oldest := int64(math.MaxInt64)
 	for _, kv := range kvs {
 		switch key := string(kv.Key); {
-		case key == s.specKey():
+		case key == k.specKey():
 			view.Spec = kv.Value
-		case key == s.planKey():
-			view.Plan, _, err = s.planIn([]*mvccpb.KeyValue{kv})
-		case strings.HasPrefix(key, s.membersPrefix()):
+		case key == k.planKey():
+			view.Plan, _, err = k.planIn([]*mvccpb.KeyValue{kv})
+		case strings.HasPrefix(key, k.membersPrefix()):
 			members = append(members, kv)
-		case strings.HasPrefix(key, s.leaderPrefix()) && kv.CreateRevision < oldest:
+		case strings.HasPrefix(key, k.leaderPrefix()) && kv.CreateRevision < oldest:
 			oldest = kv.CreateRevision
 			view.Leader, err = leaderIn(kv)
 		}
@@ -242,9 +244,9 @@ func (s *Store) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
 		}
 	}
 	if view.Spec == nil {
-		return cluster.View{}, fmt.Errorf("key %s: %w", s.specKey(), cluster.ErrNoSpec)
+		return cluster.View{}, fmt.Errorf("key %s: %w", k.specKey(), cluster.ErrNoSpec)
 	}
-	view.Members, err = s.members(members)
+	view.Members, err = membersIn(members)
 	view.Members = cluster.RingOrder(view.Members)
 	return view, err
 }
@@ -257,7 +259,7 @@ func leaderIn(kv *mvccpb.KeyValue) (cluster.Leader, error) {
 	return leader, nil
 }
 
-func (s *Store) members(kvs []*mvccpb.KeyValue) ([]cluster.Member, error) {
+func membersIn(kvs []*mvccpb.KeyValue) ([]cluster.Member, error) {
 	members := make([]cluster.Member, len(kvs))
 	for i, kv := range kvs {
 		var err error

@@ -309,7 +309,7 @@ func HostName() string {
 // The version of this build: a release, and the protocol between workers and coordinators.
 const (
 	release  = "0.2.0"
-	protocol = 3
+	protocol = 4
 )
 
 // Version names the build. All processes of a job must have the same one, because replicas compute

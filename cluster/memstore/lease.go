@@ -79,7 +79,7 @@ func (s *Store) GoBack(to cluster.Plan, emptied bool) {
 		s.end(e)
 		e.lose()
 	}
-	s.plan, s.lost = copyPlan(to), true
+	s.plan, s.lost, s.tip = copyPlan(to), true, cluster.Tip{}
 	s.writes++
 	s.touch()
 }
@@ -256,6 +256,12 @@ type leadership struct{ *entry }
 func (l leadership) LoadPlan(ctx context.Context) (plan cluster.Plan, err error) {
 	err = l.fenced(ctx, func() { plan = copyPlan(l.client.store.plan) })
 	return plan, err
+}
+
+// LoadTip implements cluster.Leadership.
+func (l leadership) LoadTip(ctx context.Context) (tip cluster.Tip, err error) {
+	err = l.fenced(ctx, func() { tip = l.client.store.tip })
+	return tip, err
 }
 
 // PutPlan implements cluster.Leadership.

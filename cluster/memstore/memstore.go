@@ -31,6 +31,7 @@ type Store struct {
 	writes     int  // writes of the plan
 	lost       bool // it went back to an earlier plan
 	claims     map[string]bool
+	tip        cluster.Tip
 	members    []*entry
 	candidates []*entry // the oldest leads
 	changed    chan struct{}
@@ -169,6 +170,7 @@ func (c *Client) PutRun(ctx context.Context, spec []byte, over func([]byte) bool
 			s.plan = s.plan.Next()
 			s.writes++
 			clear(s.claims)
+			s.tip = cluster.Tip{}
 		}
 		s.spec, stored, created = bytes.Clone(spec), bytes.Clone(spec), true
 		s.touch()
@@ -197,6 +199,25 @@ func (c *Client) Claim(ctx context.Context, name string) (first bool, err error)
 		return nil
 	})
 	return first, err
+}
+
+// Tip implements cluster.Registry.
+func (c *Client) Tip(ctx context.Context) (tip cluster.Tip, err error) {
+	err = c.once(ctx, func() error {
+		tip = c.store.tip
+		return nil
+	})
+	return tip, err
+}
+
+// PutTip implements cluster.Registry.
+func (c *Client) PutTip(ctx context.Context, t cluster.Tip) error {
+	return c.once(ctx, func() error {
+		if c.store.tip.Before(t) {
+			c.store.tip = t
+		}
+		return nil
+	})
 }
 
 // WatchPlan implements cluster.Registry.

@@ -50,6 +50,7 @@ func Run(t *testing.T, newJob func(*testing.T) Job) {
 		{"SpecOverAnEndedRun", specOverAnEndedRun},
 		{"RunIsPutOnce", runIsPutOnce},
 		{"NamesAreClaimedOnce", namesAreClaimedOnce},
+		{"TipOnlyGrows", tipOnlyGrows},
 		{"JobIsViewed", jobIsViewed},
 		{"MembersComeAndGo", membersComeAndGo},
 		{"MemberExpires", memberExpires},
@@ -194,6 +195,49 @@ func namesAreClaimedOnce(ctx context.Context, t *testing.T, job Job) {
 		t.Fatalf("the next run: created %t, %v", created, err)
 	}
 	claim(one, "a", true)
+}
+
+// tipOnlyGrows: a tip gives way to a later one alone, and the next run has none.
+func tipOnlyGrows(ctx context.Context, t *testing.T, job Job) {
+	store := job.Open(t)
+	if _, _, err := store.PutSpec(ctx, []byte("first")); err != nil {
+		t.Fatal(err)
+	}
+	leader := elect(ctx, t, job, "c1")
+	kept := cluster.Tip{}
+	for _, next := range []struct {
+		cluster.Tip
+		kept bool
+	}{
+		{cluster.Tip{Run: 1, Generation: 2, Step: 8, Digest: 1 << 63}, true},
+		{cluster.Tip{Run: 1, Generation: 2, Step: 7}, false},
+		{cluster.Tip{Run: 1, Generation: 2, Step: 8, Saved: 5}, true},
+		{cluster.Tip{Run: 1, Generation: 1, Step: 9}, false},
+		{cluster.Tip{Run: 1, Generation: 3, Step: 6}, true}, // the ring went back
+		{cluster.Tip{Run: 1, Generation: 3, Step: 9, Final: true, Result: "r"}, true},
+		{cluster.Tip{Run: 1, Generation: 4, Step: 7}, false}, // nobody takes that back
+		{cluster.Tip{Run: 2, Generation: 1, Step: 1}, true},
+	} {
+		if err := store.PutTip(ctx, next.Tip); err != nil {
+			t.Fatal(err)
+		}
+		if next.kept {
+			kept = next.Tip
+		}
+		got, err := job.Open(t).Tip(ctx)
+		loaded, lerr := leader.LoadTip(ctx)
+		if err != nil || lerr != nil || got != kept || loaded != kept {
+			t.Errorf("after %+v: %+v, %v; the leader has %+v, %v; want %+v", next.Tip, got, err,
+				loaded, lerr, kept)
+		}
+	}
+	putPlan(ctx, t, leader, plan(3, cluster.Ended))
+	if _, created, err := store.PutSpec(ctx, []byte("second")); err != nil || !created {
+		t.Fatalf("the next run: created %t, %v", created, err)
+	}
+	if got, err := store.Tip(ctx); err != nil || got != (cluster.Tip{}) {
+		t.Errorf("the next run has %+v, %v", got, err)
+	}
 }
 
 func jobIsViewed(ctx context.Context, t *testing.T, job Job) {

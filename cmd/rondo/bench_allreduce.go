@@ -30,7 +30,8 @@ func benchAllReduceCommand() *cobra.Command {
 			"       unix    gRPC on a unix socket, between ranks on one host\n" +
 			"       shm     shared memory, as between a job's neighbours on one host; fails\n" +
 			"               where that cannot be\n" +
-			"       tls     tcp with TLS 1.3, as with a job's --tls\n" +
+			"       tls     tcp with TLS 1.3, as with a job's --tls, and the bound that its\n" +
+			"               cipher sets on busbw on these cores\n" +
 			"       grpc    tcp by gRPC's own connections, without allreduce/grpclink/framing,\n" +
 			"               which tcp and unix use\n" +
 			"       memory  goroutines of one process that pass slices: the cost of the ring\n" +
@@ -92,6 +93,10 @@ func printBusBW(out io.Writer) func(busbw.Row) error {
 			r.Wire, r.World, r.Bytes, r.MS, r.P99MS, r.BusBW, r.RawBusBW, r.OfRaw, r.Loopback,
 			r.OfLoopback)
 		head = ""
+		if err == nil && r.Cipher > 0 {
+			_, err = fmt.Fprintf(out, "AES-128-GCM: %.2f GB/s a core, which bounds busbw at %.3f\n",
+				r.Cipher, r.CipherBusBW)
+		}
 		return err
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,6 +40,13 @@ func TestBenchAllReduce(t *testing.T) {
 		}
 		code, out, complaint = runBench(t.Context(), line)
 		lines = strings.Split(strings.TrimSpace(out), "\n")
+		rows := len(lines)
+		lines = slices.DeleteFunc(lines, func(line string) bool {
+			return strings.HasPrefix(line, "AES-128-GCM: ")
+		})
+		if ciphers := rows - len(lines); (ciphers == 2) != (link == "tls") {
+			t.Errorf("%s: %d lines about the cipher\n%s", line, ciphers, out)
+		}
 		if code != 0 || len(lines) != 3 || len(lines[0]) != len(lines[1]) || len(lines[0]) > 100 {
 			t.Errorf("%s: %d, %s\n%s", line, code, complaint, out)
 		}

@@ -78,6 +78,9 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	network := fmt.Sprintf("%s, %d x %d hidden units%s, %s, dropout %g", s.Cell, s.Layers,
 		s.Hidden, directions, input, s.Dropout)
 	optimizer := fmt.Sprintf("%s, learning rate %g", s.Optimizer, s.Rate)
+	if s.Memory != "" {
+		network = s.Memory
+	}
 	if s.Sums != "" {
 		network, optimizer = s.Sums, "none"
 	}

@@ -18,7 +18,7 @@ func describeCommand() *cobra.Command {
 	addCheckpointFlag(c, &location)
 	how, use := addSearchFlags(c), addUseFlags(c.Flags())
 	c.Flags().StringVar(&how.Vectors, "vectors", "",
-		"the vectors, one in each row: .npy, .safetensors with one tensor, or .csv")
+		"the vectors, one in each row: .npy, .safetensors with one tensor, .parquet or .csv")
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per vector")
 	app.Require(c, "vectors")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -31,7 +31,7 @@ func root() *cobra.Command {
 		certsCommand())
 	group(c, "models", "Models and data:", modelsCommand(), generateCommand(), classifyCommand(),
 		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
-		evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())
+		answerCommand(), evalCommand(), corpusCommand(), checkpointCommand(), auditCommand())
 	return c
 }
 

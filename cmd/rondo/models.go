@@ -98,7 +98,7 @@ func showModel(out io.Writer, spec *rondov1.JobSpec, data job.Extent) error {
 	}
 	predicts, source := task.About(spec.Task)
 	fmt.Fprintf(out, "--task %s: %s. %s\n", spec.Task, predicts, source)
-	if slices.Contains(task.Networks(), spec.Task) {
+	if slices.Contains(task.Layered(), spec.Task) {
 		cell, err := compute.ParseCell(spec.Cell)
 		if err != nil {
 			return err

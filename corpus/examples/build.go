@@ -1,6 +1,7 @@
 package examples
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -240,8 +241,27 @@ func (p *pass) text(text []byte) error {
 			return err
 		}
 		return p.token(0, text)
+	case Stories:
+		for sentence := range bytes.SplitSeq(text, []byte("\n")) {
+			if err := p.sentence(sentence); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	return p.split[0].Split(text)
+}
+
+// sentence takes a sentence of a story.
+func (p *pass) sentence(text []byte) error {
+	before := p.counts[0]
+	if err := p.split[0].Split(text); err != nil {
+		return err
+	}
+	if p.counts[0] == before {
+		return fmt.Errorf("the sentence %.40q has no word: remove it", text)
+	}
+	return p.token(0, []byte(Stop))
 }
 
 // row is the number of a row of the table.

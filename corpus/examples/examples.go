@@ -42,7 +42,15 @@ const (
 	// Described is the number of a row of a table beside the file, from 0, and a text, from .tsv
 	// (row TAB text). The number is the example's one token, and the text its targets.
 	Described Kind = "described"
+	// Stories is a story and a question about it, whose label is the answer, from .txt in the
+	// format of the bAbI tasks (Weston et al. 2015, arXiv:1502.05698): a number and a sentence a
+	// line, with a question, a tab and its answer; the number 1 begins another story. Each question
+	// is an example, with the sentences before it. Stop ends each of these and the question.
+	Stories Kind = "stories"
 )
+
+// Stop is the token that ends a sentence of a story: it must be one of Config.Reserved.
+const Stop = "<stop>"
 
 // hasTarget reports whether an example has a target text.
 func (k Kind) hasTarget() bool { return k == Pairs || k == Described }
@@ -78,12 +86,14 @@ type Config struct {
 }
 
 func (c Config) validate() error {
-	plain := c.Tokenizer.Unit == corpus.Word && c.Tokenizer.Normalize == corpus.None
+	asWritten := c.Tokenizer.Unit == corpus.Word && c.Tokenizer.Normalize == corpus.None
 	switch {
-	case c.Kind != Labelled && c.Kind != Tagged && !c.Kind.hasTarget():
-		return fmt.Errorf("examples: kind %q is not one of labelled, tagged, pairs, described",
-			c.Kind)
-	case c.Kind == Tagged && !plain:
+	case formatsOfKind(c.Kind) == nil:
+		return fmt.Errorf("examples: kind %q is unknown", c.Kind)
+	case c.Kind == Stories && c.Tokenizer.Unit != corpus.Word:
+		return fmt.Errorf("--tokenizer %s: sentences of stories are words: give --tokenizer word",
+			c.Tokenizer.Unit)
+	case c.Kind == Tagged && !asWritten:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
 	case c.MaxLength < 1 || c.MaxLength > MaxLength:

@@ -108,6 +108,11 @@ func TestFormats(t *testing.T) {
 	const conll = "-DOCSTART- -X- O O\n\n\" \" O O\nEU NNP I-NP B-ORG\nrejects VBZ I-VP O\n\n \n" +
 		"Peter NNP I-NP B-PER\nBlack NNP I-NP I-PER\n"
 	const fra = "Go .\tVa !\tCC-BY 2.0 (France)\n\"Hi\"\tSalut\n"
+	const babi = "1 Mary went home.\n2 Who is there? \tMary\t1\n4 Ann  left !\n" +
+		"5 Who left?\tAnn,Bo\t4\n1 Hi\n2 And?\tHi\n"
+	told := []example{{"Mary went home <stop> Who is there <stop>", []string{"Mary"}},
+		{"Mary went home <stop> Ann left <stop> Who left <stop>", []string{"Ann,Bo"}},
+		{"Hi <stop> And <stop>", []string{"Hi"}}}
 	for _, c := range []struct {
 		name    string
 		kind    Kind
@@ -133,6 +138,8 @@ func TestFormats(t *testing.T) {
 		{"a.tsv", Pairs, fra, pairs},
 		{"fra-eng.zip", Pairs, archive(t, fra, "fra-eng/fra.txt", "fra-eng/_about.txt",
 			"__MACOSX/._fra.txt"), pairs},
+		{"babi.txt", Stories, babi, told},
+		{"crlf.txt", Stories, strings.ReplaceAll(babi, "\n", "\r\n"), told},
 	} {
 		s := open(t, config(t, c.kind, write(t, c.name, c.content)))
 		if got := read(t, s); !reflect.DeepEqual(got, c.want) {
@@ -262,6 +269,16 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 		{"a.csv", Labelled, good, []string{"a.csv", ".jsonl, .tsv"}, nil},
 		{"a.tsv", Tagged, good, []string{".conll"}, nil},
 		{"char.conll", Tagged, "x O\n", []string{"--tokenizer char", "--tokenizer word"},
+			func(c *Config) { c.Tokenizer.Unit = corpus.Char }},
+		{"bare.txt", Stories, "Mary went home.\n",
+			[]string{"line 1", "above 0", `"Mary went`}, nil},
+		{"back.txt", Stories, "1 Ann left.\n3 Hi.\n2 Who?\tAnn\n",
+			[]string{"line 3", "above 3"}, nil},
+		{"gap.txt", Stories, "1 Ann left.\n2 .\n3 Who?\tAnn\n",
+			[]string{"line 3", "no word"}, nil},
+		{"none.txt", Stories, "1 Ann left.\n2 Who?\t\n",
+			[]string{"line 2", "label is empty"}, nil},
+		{"char.txt", Stories, "1 Who?\tAnn\n", []string{"--tokenizer char", "--tokenizer word"},
 			func(c *Config) { c.Tokenizer.Unit = corpus.Char }},
 		{"a.tsv", "other", good, []string{`"other"`}, nil},
 		{"a.tsv", Labelled, good, []string{"--max-length 0"}, func(c *Config) { c.MaxLength = 0 }},

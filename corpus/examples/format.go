@@ -10,6 +10,9 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"rondo/corpus"
@@ -32,13 +35,19 @@ type parser func(ctx context.Context, r io.Reader, to rows) error
 // formats are the parsers of a kind, by the ends of files' names.
 type formats map[string]parser
 
-func formatsOf(source string, kind Kind) (formats, error) {
-	known := map[Kind]formats{
+// formatsOfKind are those that a kind has; nil: there is no such kind.
+func formatsOfKind(kind Kind) formats {
+	return map[Kind]formats{
 		Labelled:  {".tsv": labelledTSV, ".jsonl": labelledJSON},
 		Tagged:    {".conll": tagged},
 		Pairs:     {".tsv": pairsTSV("source TAB target"), ".txt": pairsTSV("source TAB target")},
 		Described: {".tsv": pairsTSV("row TAB text")},
+		Stories:   {".txt": stories},
 	}[kind]
+}
+
+func formatsOf(source string, kind Kind) (formats, error) {
+	known := formatsOfKind(kind)
 	end := corpus.Extension(source)
 	if end == ".zip" {
 		return known, nil
@@ -206,4 +215,35 @@ func tagged(ctx context.Context, r io.Reader, to rows) error {
 		return err
 	}
 	return finish()
+}
+
+// stories parses the format of the bAbI tasks. It gives the sentences of an example a line each.
+func stories(ctx context.Context, r io.Reader, to rows) error {
+	var story []byte
+	last := 0
+	return eachLine(ctx, r, func(_ int, line []byte) error {
+		head, rest, _ := bytes.Cut(line, []byte(" "))
+		number, err := strconv.Atoi(string(head))
+		if err != nil || number < 1 || number > 1 && number <= last {
+			return fmt.Errorf("%.40q: expected a number above %d, or 1 for another story, a space "+
+				"and a sentence", line, last)
+		}
+		if last = number; number == 1 {
+			story = story[:0]
+		}
+		columns := bytes.Split(rest, []byte("\t"))
+		sentence := Sentence(columns[0])
+		if len(columns) == 1 {
+			story = append(append(story, sentence...), '\n')
+			return nil
+		}
+		return give(to, append(story, sentence...), columns[1])
+	})
+}
+
+// Sentence is a sentence or a question without spaces around it and the marks at its end.
+func Sentence(text []byte) []byte {
+	return bytes.TrimRightFunc(bytes.TrimSpace(text), func(r rune) bool {
+		return unicode.IsSpace(r) || strings.ContainsRune(".?!", r)
+	})
 }

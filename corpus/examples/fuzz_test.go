@@ -13,8 +13,9 @@ import (
 // FuzzParse: any bytes are refused in one line, or give rows that come back from a file that is
 // made of them.
 func FuzzParse(f *testing.F) {
-	names := []string{"a.tsv", "a.jsonl", "a.conll", "a.txt", "labelled.zip", "pairs.zip"}
-	kinds := []Kind{Labelled, Labelled, Tagged, Pairs, Labelled, Pairs}
+	names := []string{"a.tsv", "a.jsonl", "a.conll", "a.txt", "labelled.zip", "pairs.zip",
+		"stories.txt"}
+	kinds := []Kind{Labelled, Labelled, Tagged, Pairs, Labelled, Pairs, Stories}
 	f.Fuzz(func(t *testing.T, which byte, file []byte) {
 		at := int(which) % len(names)
 		formats, err := formatsOf(names[at], kinds[at])
@@ -72,6 +73,11 @@ func rewrite(t *testing.T, name string, rows []row) []byte {
 					t.Fatal(err)
 				}
 				fmt.Fprintf(&file, "%s\n", line)
+			case "stories.txt":
+				for n, sentence := range strings.Split(r.texts[i], "\n") {
+					fmt.Fprintf(&file, "\n%d %s", n+1, sentence)
+				}
+				fmt.Fprintf(&file, "\t%s", r.others[i])
 			default:
 				fmt.Fprintf(&file, "%s\t%s\r\n", r.texts[i], r.others[i])
 			}
@@ -80,7 +86,7 @@ func rewrite(t *testing.T, name string, rows []row) []byte {
 			file.WriteByte('\n')
 		}
 	}
-	return file.Bytes()
+	return bytes.TrimLeft(file.Bytes(), "\n")
 }
 
 // row is an example as it stands in a file.

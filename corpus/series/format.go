@@ -27,7 +27,7 @@ type parser func(ctx context.Context, r io.Reader, to *Series) error
 
 // formats are the parsers, by the ends of files' names.
 func formats() map[string]parser {
-	return map[string]parser{".csv": readCSV, ".npy": readNumPy}
+	return map[string]parser{".csv": readCSV, ".npy": readNumPy, ".parquet": readParquet}
 }
 
 func ends() []string { return slices.Sorted(maps.Keys(formats())) }

@@ -1,5 +1,5 @@
-// Package series reads time series: one row a time step, columns of numbers, from CSV or NumPy
-// files. A series lies in memory. It may import corpus.
+// Package series reads time series: one row a time step, columns of numbers, from CSV, NumPy or
+// Parquet files. A series lies in memory. It may import corpus.
 package series
 
 import (
@@ -32,8 +32,8 @@ type Series struct {
 	Values  []float64 // [rows, columns]
 }
 
-// Open reads a file or blob whose name ends in .csv, .npy, or .zip with one such file. Columns
-// without names are called 1, 2 and so on. Errors name the file and the line or row.
+// Open reads a file or blob whose name ends in .csv, .npy, .parquet, or .zip with one such file.
+// Columns without names are called 1, 2 and so on. Errors name the file and the line or row.
 func Open(
 	ctx context.Context, source string, open func(context.Context, string) (*blob.Bucket, error),
 ) (s *Series, err error) {

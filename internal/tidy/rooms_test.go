@@ -62,10 +62,10 @@ func processRooms() []room {
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
-			"job/jobspec model proto/rondo/v1 sum task task/ahead task/classify " +
+			"job/jobspec model proto/rondo/v1 sum task task/ahead task/answer task/classify " +
 			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
-			"task/lm task/ngram task/regress task/reservoir task/tag task/translate telemetry " +
-			"train train/optim",
+			"task/lm task/memory task/ngram task/regress task/reservoir task/tag " +
+			"task/translate task/turing telemetry train train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
@@ -142,6 +142,13 @@ func otherRooms() []room {
 		{path: "task/reservoir", imports: "compute model task/count task/regress train",
 			tests: "compute/cpu corpus corpus/series", never: network + " " + storage},
 		{path: "task/ngram", imports: "compute corpus model task/count task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/memory", imports: "compute model task/ahead task/count task/example train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/answer", imports: "compute corpus/examples model task/count task/example " +
+			"task/lines task/memory train", tests: "compute/cpu corpus",
+			never: network + " " + storage},
+		{path: "task/turing", imports: "compute corpus model task/count task/memory train",
 			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
 			tests: "compute/cpu", never: network + " " + storage},

@@ -60,7 +60,13 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if spec.EvalCorpus != "" && !given["validation_fraction"] {
 		spec.ValidationFraction = 0
 	}
-	if !task.Segments(spec.Task) && !given["tokenizer"] {
+	if task.OnHost(spec.Task) && !given["device"] {
+		spec.Device = "cpu"
+	}
+	if spec.Task == task.Turing && !given["corpus"] {
+		spec.Corpus = "builtin:copy"
+	}
+	if !task.Segments(spec.Task) && spec.Task != task.Turing && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
 	if spec.Task == task.Fill && !given["bidirectional"] {
@@ -92,9 +98,6 @@ func resolveSums(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 		if spec.Task == task.Reservoir {
 			spec.Bptt = summedRows
 		}
-	}
-	if !given["device"] {
-		spec.Device = "cpu"
 	}
 }
 

@@ -87,22 +87,30 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram, task.HMM}
+	case "hops", "tying", "position_encoding", "temporal_encoding":
+		return []string{task.Answer}
+	case "memory_width", "heads", "shift", "controller":
+		return []string{task.Turing}
+	case "memory_rows":
+		return []string{task.Answer, task.Turing}
 	case "target":
 		return []string{task.Regress, task.Reservoir}
 	case "spectral_radius", "input_scale", "ridge", "washout":
 		return []string{task.Reservoir}
-	case "hidden", "leak":
+	case "hidden":
 		return append(task.Networks(), task.Reservoir)
+	case "leak":
+		return append(task.Layered(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
-			task.Describe, task.NGram, task.HMM}
+			task.Describe, task.NGram, task.HMM, task.Answer}
 	case "embed", "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional", "hidden_backward":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
-		return []string{task.Classify, task.Tag, task.Translate, task.Describe}
+		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer}
 	case "sequences":
 		return []string{task.Regress}
 	case "skip_through_time":
@@ -116,13 +124,14 @@ func tasksOf(field protoreflect.Name) []string {
 	case "pool":
 		return []string{task.Classify}
 	case "cell", "layers", "dropout", "dropout_locked", "layer_norm", "skip_connections",
-		"deep_input", "deep_transition", "deep_output", "periods", "init",
-		"forget_bias", "optimizer", "lr",
-		"lr_schedule", "warmup_steps", "lr_decay", "lr_step_every", "lr_patience", "lr_min",
-		"momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay", "clip", "clip_by",
-		"clip_scope", "precision", "sync_every", "outer_optimizer", "outer_lr", "outer_momentum",
-		"shard_optimizer", "shard_copies", "wire", "error_feedback", "compress", "compress_after",
-		"nonfinite":
+		"deep_input", "deep_transition", "deep_output", "periods", "init", "forget_bias",
+		"precision":
+		return task.Layered()
+	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
+		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
+		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
+		"outer_momentum", "shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",
+		"compress_after", "nonfinite":
 		return task.Networks()
 	}
 	return nil
@@ -140,24 +149,17 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--%s is for --task %s, and the task is %s: leave it out", f.flagName(),
 			strings.Join(tasks, " or "), spec.Task)
 	}
-	if !slices.Contains(task.Networks(), spec.Task) {
-		return validateSums(spec)
+	if device, err := ParseDevice(spec.Device); task.OnHost(spec.Task) &&
+		(err != nil || device != (Device{})) {
+		return usagef("--device %s: --task %s computes on the CPU: leave it out", spec.Device,
+			spec.Task)
 	}
-	if spec.Task == task.Describe && spec.Vectors == "" {
-		return usagef("--task describe needs --vectors, a file with a vector in each row")
-	}
-	return nil
-}
-
-// validateSums checks a job that sums up its data.
-func validateSums(spec *rondov1.JobSpec) error {
 	if task.Once(spec.Task) && spec.Epochs != 1 {
 		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
 			spec.Task)
 	}
-	if device, err := ParseDevice(spec.Device); err != nil || device != (Device{}) {
-		return usagef("--device %s: --task %s computes on the CPU: leave it out", spec.Device,
-			spec.Task)
+	if spec.Task == task.Describe && spec.Vectors == "" {
+		return usagef("--task describe needs --vectors, a file with a vector in each row")
 	}
 	return nil
 }
@@ -449,6 +451,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	case task.Reservoir:
 		lasts.Target, lasts.SpectralRadius = spec.Target, spec.SpectralRadius
 		lasts.Leak, lasts.InputScale, lasts.Washout = spec.Leak, spec.InputScale, spec.Washout
+	case task.Turing:
+		lasts.Bptt, lasts.Sampling = 0, ""
+		lasts.MemoryRows, lasts.MemoryWidth, lasts.Heads = spec.MemoryRows, spec.MemoryWidth,
+			spec.Heads
+		lasts.Shift, lasts.Controller = spec.Shift, spec.Controller
 	default:
 		lasts.Bptt, lasts.Sampling = 0, ""
 		lasts.Bidirectional, lasts.MaxExamples = spec.Bidirectional, spec.MaxExamples
@@ -458,6 +465,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos
+	}
+	if spec.Task == task.Answer {
+		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying
+		lasts.PositionEncoding = spec.PositionEncoding
+		lasts.TemporalEncoding = spec.TemporalEncoding
 	}
 	switch spec.Cell {
 	case compute.Leaky.String():

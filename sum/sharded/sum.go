@@ -12,7 +12,7 @@ import (
 
 // Ring is the part of a rank's ring that Sum needs: see sum.Ring.
 type Ring interface {
-	AllReduceCarry(ctx context.Context, buf, out, in []float32) error
+	AllReduceCarry(ctx context.Context, buf []float32, out, in [][]float32) error
 	AllGather(ctx context.Context, buf []float32, ends []int) error
 	ReduceScatter(ctx context.Context, buf []float32, ends []int) error
 }
@@ -120,7 +120,8 @@ func (x *Sum) report(ctx context.Context, own []float32) (nonfinite bool, err er
 			in = s.held[1].log
 		}
 	}
-	if err := x.ring.AllReduceCarry(ctx, x.reports, out, in); err != nil {
+	err = x.ring.AllReduceCarry(ctx, x.reports, [][]float32{out}, [][]float32{in})
+	if err != nil {
 		return false, err
 	}
 	if !mirror.InPlace && len(in) > 0 {
@@ -170,7 +171,7 @@ func (x *Sum) clip(part []float32) {
 }
 
 // Finish implements train.Sum.
-func (x *Sum) Finish(ctx context.Context, out, in []float32) error {
+func (x *Sum) Finish(ctx context.Context, out, in [][]float32) error {
 	return x.ring.AllReduceCarry(ctx, x.slots.Gradient.Behind(), out, in)
 }
 

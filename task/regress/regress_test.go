@@ -106,7 +106,8 @@ func TestTally(t *testing.T) {
 	if score.Targets != 2 || score.Loss != 1 {
 		t.Errorf("%+v", score)
 	}
-	if m := u.Metrics(score); len(m) != 1 || m[0].Name != "mse" || math.Abs(m[0].Value-4.25) > 1e-5 {
+	m := u.Metrics(score)
+	if len(m) != 1 || m[0].Name != "mse" || math.Abs(m[0].Value-4.25) > 1e-5 {
 		t.Errorf("%v, want (1 + 16) / 2 columns / 2 rows", m)
 	}
 	for _, wrong := range []float32{float32(math.Inf(1)), float32(math.NaN()), 1e19} {

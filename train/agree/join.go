@@ -40,6 +40,8 @@ type Join[P any] struct {
 	// Compare: the ranks that have the elected state compare their tensors before one of them is
 	// copied.
 	Compare bool
+	// Record is of the furthest state that the job's store knows. Rank 0's counts.
+	Record Record
 	// Look finds a snapshot of a step after the given one. load makes it this rank's state; nil, or
 	// a nil Look: there is none. Only rank 0 calls Look, in a goroutine of its own. It may be slow,
 	// and ends when ctx does.
@@ -54,8 +56,9 @@ type Join[P any] struct {
 const anyStep = -1
 
 // Run makes the state of all ranks that of the furthest one, and gives each the states of all
-// lanes. If none of them was in the ring before this one, others may have gone further: a later
-// snapshot then goes before it. If no rank has a state, or nobody knows some lanes, the ranks go
+// lanes. If the record is beyond it, or none of them was in the ring before this one, others have
+// gone further, or may have: a later snapshot then goes before it. A rank whose parameters are not
+// those on record is corrupt. If no rank has a state, or nobody knows some lanes, the ranks go
 // back to a snapshot. If there is none, the job starts from scratch, or the lanes are replayed. If
 // Run fails, a rank that has a state keeps it, unless it was just receiving another one.
 func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
@@ -68,8 +71,14 @@ func (j *Join[P]) Run(ctx context.Context) (Joined, error) {
 }
 
 func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
-	all, err := j.gather(ctx, j.State.Standing())
+	own := j.State.Standing()
+	own.Record = j.Record
+	all, err := j.gather(ctx, own)
 	if err != nil {
+		return err
+	}
+	record := all[0].Record
+	if err := j.hold(all, record); err != nil {
 		return err
 	}
 	donor := elect(all)
@@ -83,13 +92,16 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 			return j.State.StartFresh()
 		}
 		joined.From, donor = FromCheckpoint, 0
-	case all[donor].Joined < j.Ranks.Generation-1:
+	case record.beyond(all[donor].Version) || all[donor].Joined < j.Ranks.Generation-1:
 		later, err := j.restore(ctx, Behind, all[donor].Version.Step)
 		if err != nil {
 			return err
 		}
-		if later[0].Found {
+		switch {
+		case later[0].Found:
 			joined.From, all, donor = FromCheckpoint, later, 0
+		case record.beyond(all[donor].Version):
+			joined.Redone = max(record.Step-all[donor].Version.Step, 0)
 		}
 	}
 	lost, gaps, err := j.share(ctx, all, donor, joined)
@@ -121,6 +133,21 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		}
 	}
 	return j.Shards.Deal(ctx)
+}
+
+// hold compares the ranks' parameters with those on record.
+func (j *Join[P]) hold(all []Standing[P], record Record) error {
+	var corrupt []int
+	for rank, s := range all {
+		if record.refutes(s.Has, s.Version, s.Digest) {
+			corrupt = append(corrupt, rank)
+		}
+	}
+	if len(corrupt) == 0 {
+		return nil
+	}
+	return j.Ranks.corrupt(corrupt, fmt.Sprintf("did not have the parameters on record after "+
+		"step %d", record.Step))
 }
 
 // gather gives every rank the standings of all.

@@ -24,6 +24,7 @@ type rank struct {
 	gaps     int // the result of Meet
 	dealt    bool
 	notices  []string
+	record   Record
 }
 
 const (
@@ -125,6 +126,7 @@ func join(
 		own := ranks[r.Rank]
 		j := Join[int64]{Ranks: r, State: own, Tensors: own.tensors[:], Memory: own.memory,
 			Shards: own, Compare: true, Look: look, Replayer: own, SegmentsPerStep: 2,
+			Record: own.record,
 			Notice: func(text string) { own.notices = append(own.notices, text) }}
 		joined[r.Rank], err = j.Run(ctx)
 		return err
@@ -339,6 +341,82 @@ func TestJoinTakesALaterSnapshot(t *testing.T) {
 			}
 		}
 		alike(t, c.want, func(int) float32 { return float32(c.want) }, ranks)
+	}
+}
+
+// What others have completed is on record: the ranks look for a later snapshot although all of them
+// were in the ring before this one, and say what is done again if there is none.
+func TestJoinBehindTheRecord(t *testing.T) {
+	for _, c := range []struct {
+		record   Version
+		snapshot int64 // 0: none
+		want     int64
+		redone   int64
+		from     string
+	}{
+		{Version{9, 1}, 9, 9, 0, FromCheckpoint}, {Version{9, 1}, 8, 8, 0, FromCheckpoint},
+		{Version{9, 1}, 0, 7, 2, ""}, {Version{7, 1}, 9, 7, 0, ""}, {Version{6, 1}, 9, 7, 0, ""},
+		{Version{5, 2}, 9, 9, 0, FromCheckpoint}, {Version{9, 0}, 9, 7, 0, ""},
+	} {
+		ranks := []*rank{newRank(6, 0, 1, 2), newRank(7, 0, 1, 2, 3, 4, 5)}
+		ranks[0].record = Record{Version: c.record}
+		look := func(_ context.Context, why Reason, after int64) (func() error, error) {
+			if why != Behind || after != 7 {
+				t.Errorf("asked for because of %v, after step %d", why, after)
+			}
+			if c.snapshot == 0 {
+				return nil, nil
+			}
+			return func() error {
+				ranks[0].set(Version{c.snapshot, 3}, []int{0, 1, 2, 3, 4, 5})
+				return nil
+			}, nil
+		}
+		joined, errs := join(t, look, func(r Ranks) Ranks {
+			r.Generation = 2
+			return r
+		}, ranks...)
+		if err := errors.Join(errs...); err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
+		for _, j := range joined {
+			told := strings.Contains(j.String(), "2 completed steps are done again")
+			if j.From != c.from || j.Step != c.want || j.Redone != c.redone ||
+				told != (c.redone == 2) {
+				t.Errorf("%+v: %+v, %s", c, j, j)
+			}
+		}
+		alike(t, c.want, func(int) float32 { return float32(c.want) }, ranks)
+	}
+}
+
+// A rank whose parameters are not those on record is corrupt, whatever most ranks have. A digest
+// that nobody had compared proves nothing, nor does one of another step or ring.
+func TestJoinHoldsTheRecord(t *testing.T) {
+	for _, c := range []struct {
+		record  Record
+		corrupt []int
+	}{
+		{Record{Version{7, 1}, 70}, []int{1, 2}}, {Record{Version{7, 1}, 71}, []int{0}},
+		{Record{Version{7, 1}, 0}, nil}, {Record{Version{6, 1}, 72}, nil},
+		{Record{Version{7, 2}, 72}, nil},
+	} {
+		ranks := []*rank{newRank(7, 0, 1), newRank(7, 2, 3), newRank(7, 4, 5), newRank(0)}
+		for n, r := range ranks[:3] {
+			r.standing.Digest = 70 + uint64(min(n, 1))
+		}
+		ranks[0].record = c.record
+		_, errs := join(t, nil, nil, ranks...)
+		for n, err := range errs {
+			var corrupt *CorruptError
+			var others *PeerCorruptError
+			is := slices.Contains(c.corrupt, n)
+			if errors.As(err, &corrupt) != is ||
+				errors.As(err, &others) != (c.corrupt != nil && !is) ||
+				others != nil && !slices.Equal(others.Ranks, c.corrupt) {
+				t.Errorf("%+v: rank %d: %v", c, n, err)
+			}
+		}
 	}
 }
 

@@ -18,10 +18,24 @@ type Joined struct {
 	LostLanes []int  // whose states no rank knew
 	LostSlots int    // parameters whose optimizer values no rank had
 	Replayed  int64  // segments of each that they were computed from; 0: they were not
+	Redone    int64  // completed steps on record that no rank and no snapshot has
 }
 
 // String is a notice for people; empty if every rank and lane just went on.
 func (j Joined) String() string {
+	text := j.from()
+	if j.Redone == 0 {
+		return text
+	}
+	if text != "" {
+		text += "; "
+	}
+	return fmt.Sprintf("%s%d completed steps are done again, from step %d on: the workers that "+
+		"had completed them are gone, and no checkpoint has them", text, j.Redone, j.Step+1)
+}
+
+// from says where the state is from, if not from the ranks themselves.
+func (j Joined) from() string {
 	lost := j.lost()
 	switch {
 	case j.From == FromScratch:

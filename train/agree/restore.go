@@ -13,7 +13,7 @@ type Reason int
 const (
 	NoState   Reason = iota // no rank has a state
 	LostLanes               // no rank knows the state of some lanes, or of some shards
-	Behind                  // rings that no rank was in may have gone further
+	Behind                  // others have gone further, or may have
 )
 
 // lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.

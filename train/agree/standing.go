@@ -18,12 +18,32 @@ type Standing[P any] struct {
 
 	Joined   int64 // the generation of the last ring that this rank joined with the state
 	Version  Version
+	Digest   uint64 // of the parameters
+	Record   Record // from rank 0 alone
 	Progress P
+}
+
+// Record is what the job's store has of the furthest state that a ring has completed. The zero
+// Record says nothing.
+type Record struct {
+	Version
+	Digest uint64 // of the parameters; 0: nobody has compared it
+}
+
+// refutes says whether the record shows that a rank's parameters are wrong.
+func (r Record) refutes(has bool, v Version, digest uint64) bool {
+	return has && r.Digest != 0 && v == r.Version && digest != r.Digest
+}
+
+// beyond says whether the record is of a later step, or of a later ring's step, than a state.
+func (r Record) beyond(v Version) bool {
+	return r.Ring > v.Ring || r.Ring == v.Ring && r.Step > v.Step
 }
 
 // check returns an error for an impossible standing.
 func (s Standing[P]) check() error {
-	if v := s.Version; v.Step < 0 || v.Ring < 0 || s.Joined < 0 {
+	if v := s.Version; v.Step < 0 || v.Ring < 0 || s.Joined < 0 || s.Record.Step < 0 ||
+		s.Record.Ring < 0 {
 		return fmt.Errorf("that it has step %d of ring %d, and joined ring %d", v.Step, v.Ring,
 			s.Joined)
 	}

@@ -1,6 +1,7 @@
 package framing
 
 import (
+	"bufio"
 	"context"
 	"net"
 
@@ -16,7 +17,8 @@ func Plain(c credentials.TransportCredentials) bool {
 }
 
 // Credentials returns a server's credentials that mark each connection, so that the streams'
-// handlers can tell connections apart. Without TLS they also put a Reader under it.
+// handlers can tell connections apart. Without TLS they also put a Reader under it, and with TLS a
+// buffer for several records.
 func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return marking{c, Plain(c)}
 }
@@ -28,12 +30,20 @@ type marking struct {
 
 // ServerHandshake is called by gRPC for each new connection.
 func (m marking) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if !m.plain {
+		under := &records{Conn: conn}
+		conn, info, err := m.TransportCredentials.ServerHandshake(under)
+		if err != nil {
+			return nil, nil, err
+		}
+		if _, tls := info.(credentials.TLSInfo); tls { // strangers cost no buffer
+			under.reader = bufio.NewReaderSize(under.Conn, recordsRead)
+		}
+		return conn, &Connection{AuthInfo: info}, nil
+	}
 	conn, info, err := m.TransportCredentials.ServerHandshake(conn)
 	if err != nil {
 		return nil, nil, err
-	}
-	if !m.plain {
-		return conn, &Connection{AuthInfo: info}, nil
 	}
 	i := newReader(conn)
 	return i, &Connection{info, i}, nil

@@ -144,6 +144,7 @@ type Member struct {
 	Identity      string                 `protobuf:"bytes,7,opt,name=identity,proto3" json:"identity,omitempty"` // fingerprint of this worker's job and text
 	Seen          uint64                 `protobuf:"varint,8,opt,name=seen,proto3" json:"seen,omitempty"`        // highest generation that it knew when it registered
 	Served        uint64                 `protobuf:"varint,9,opt,name=served,proto3" json:"served,omitempty"`    // that of the last ring in which it trained, and whose state it has
+	Process       string                 `protobuf:"bytes,10,opt,name=process,proto3" json:"process,omitempty"`  // random; all registrations of one process have it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +240,13 @@ func (x *Member) GetServed() uint64 {
 		return x.Served
 	}
 	return 0
+}
+
+func (x *Member) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
 }
 
 // Plan is the coordinator's decision, stored under /rondo/<job>/plan.
@@ -398,6 +406,99 @@ func (x *Plan) GetNonce() string {
 	return ""
 }
 
+// Tip is the furthest state of the job on record, stored under /rondo/<job>/tip by rank 0.
+type Tip struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Run           int64                  `protobuf:"varint,1,opt,name=run,proto3" json:"run,omitempty"`               // JobSpec.submitted
+	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"` // of the ring that completed the step
+	Step          int64                  `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	Digest        uint64                 `protobuf:"varint,4,opt,name=digest,proto3" json:"digest,omitempty"` // of the parameters after the step
+	Saved         int64                  `protobuf:"varint,5,opt,name=saved,proto3" json:"saved,omitempty"`   // step of the newest checkpoint on storage; 0: none is known
+	Final         bool                   `protobuf:"varint,6,opt,name=final,proto3" json:"final,omitempty"`   // nothing is left to train, and the final checkpoint is on storage
+	Result        []byte                 `protobuf:"bytes,7,opt,name=result,proto3" json:"result,omitempty"`  // with final: rank 0's DoneEvent
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Tip) Reset() {
+	*x = Tip{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Tip) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Tip) ProtoMessage() {}
+
+func (x *Tip) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Tip.ProtoReflect.Descriptor instead.
+func (*Tip) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Tip) GetRun() int64 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *Tip) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *Tip) GetStep() int64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *Tip) GetDigest() uint64 {
+	if x != nil {
+		return x.Digest
+	}
+	return 0
+}
+
+func (x *Tip) GetSaved() int64 {
+	if x != nil {
+		return x.Saved
+	}
+	return 0
+}
+
+func (x *Tip) GetFinal() bool {
+	if x != nil {
+		return x.Final
+	}
+	return false
+}
+
+func (x *Tip) GetResult() []byte {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 // Eviction keeps a worker out of the ring for as long as it is registered under this id.
 type Eviction struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -410,7 +511,7 @@ type Eviction struct {
 
 func (x *Eviction) Reset() {
 	*x = Eviction{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +523,7 @@ func (x *Eviction) String() string {
 func (*Eviction) ProtoMessage() {}
 
 func (x *Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +536,7 @@ func (x *Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
 func (*Eviction) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Eviction) GetId() string {
@@ -470,7 +571,7 @@ type Leader struct {
 
 func (x *Leader) Reset() {
 	*x = Leader{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +583,7 @@ func (x *Leader) String() string {
 func (*Leader) ProtoMessage() {}
 
 func (x *Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +596,7 @@ func (x *Leader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leader.ProtoReflect.Descriptor instead.
 func (*Leader) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Leader) GetId() string {
@@ -526,7 +627,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +639,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +652,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Record) GetSource() string {
@@ -592,7 +693,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +705,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +718,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Receipt) GetSequence() uint64 {
@@ -635,7 +736,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +748,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +761,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 type StopRequest struct {
@@ -672,7 +773,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +785,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +798,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -715,7 +816,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -727,7 +828,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -740,7 +841,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 type ScaleRequest struct {
@@ -752,7 +853,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +865,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +878,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ScaleRequest) GetWorkers() int64 {
@@ -795,7 +896,7 @@ type ScaleResponse struct {
 
 func (x *ScaleResponse) Reset() {
 	*x = ScaleResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +908,7 @@ func (x *ScaleResponse) String() string {
 func (*ScaleResponse) ProtoMessage() {}
 
 func (x *ScaleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +921,7 @@ func (x *ScaleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleResponse.ProtoReflect.Descriptor instead.
 func (*ScaleResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 // Event is one event of a worker or coordinator.
@@ -847,7 +948,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -859,7 +960,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -872,7 +973,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Event) GetKind() isEvent_Kind {
@@ -1081,7 +1182,7 @@ type WorkerEvent struct {
 
 func (x *WorkerEvent) Reset() {
 	*x = WorkerEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1194,7 @@ func (x *WorkerEvent) String() string {
 func (*WorkerEvent) ProtoMessage() {}
 
 func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1207,7 @@ func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerEvent.ProtoReflect.Descriptor instead.
 func (*WorkerEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WorkerEvent) GetRank() int64 {
@@ -1164,7 +1265,7 @@ type GenerationEvent struct {
 
 func (x *GenerationEvent) Reset() {
 	*x = GenerationEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1277,7 @@ func (x *GenerationEvent) String() string {
 func (*GenerationEvent) ProtoMessage() {}
 
 func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1290,7 @@ func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerationEvent.ProtoReflect.Descriptor instead.
 func (*GenerationEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GenerationEvent) GetGeneration() uint64 {
@@ -1246,7 +1347,7 @@ type StepEvent struct {
 
 func (x *StepEvent) Reset() {
 	*x = StepEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1359,7 @@ func (x *StepEvent) String() string {
 func (*StepEvent) ProtoMessage() {}
 
 func (x *StepEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1372,7 @@ func (x *StepEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepEvent.ProtoReflect.Descriptor instead.
 func (*StepEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StepEvent) GetStep() int64 {
@@ -1397,7 +1498,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1510,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1523,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CheckpointEvent) GetStep() int64 {
@@ -1450,7 +1551,7 @@ type SampleEvent struct {
 
 func (x *SampleEvent) Reset() {
 	*x = SampleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +1563,7 @@ func (x *SampleEvent) String() string {
 func (*SampleEvent) ProtoMessage() {}
 
 func (x *SampleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +1576,7 @@ func (x *SampleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SampleEvent.ProtoReflect.Descriptor instead.
 func (*SampleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SampleEvent) GetStep() int64 {
@@ -1506,7 +1607,7 @@ type EvalEvent struct {
 
 func (x *EvalEvent) Reset() {
 	*x = EvalEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1619,7 @@ func (x *EvalEvent) String() string {
 func (*EvalEvent) ProtoMessage() {}
 
 func (x *EvalEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1632,7 @@ func (x *EvalEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalEvent.ProtoReflect.Descriptor instead.
 func (*EvalEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *EvalEvent) GetStep() int64 {
@@ -1580,7 +1681,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1592,7 +1693,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1605,7 +1706,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Metric) GetName() string {
@@ -1645,7 +1746,7 @@ type DoneEvent struct {
 
 func (x *DoneEvent) Reset() {
 	*x = DoneEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1657,7 +1758,7 @@ func (x *DoneEvent) String() string {
 func (*DoneEvent) ProtoMessage() {}
 
 func (x *DoneEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1670,7 +1771,7 @@ func (x *DoneEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneEvent.ProtoReflect.Descriptor instead.
 func (*DoneEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DoneEvent) GetStep() int64 {
@@ -1775,7 +1876,7 @@ type NoticeEvent struct {
 
 func (x *NoticeEvent) Reset() {
 	*x = NoticeEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1888,7 @@ func (x *NoticeEvent) String() string {
 func (*NoticeEvent) ProtoMessage() {}
 
 func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1901,7 @@ func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoticeEvent.ProtoReflect.Descriptor instead.
 func (*NoticeEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NoticeEvent) GetId() string {
@@ -1832,7 +1933,7 @@ type FailureEvent struct {
 
 func (x *FailureEvent) Reset() {
 	*x = FailureEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1945,7 @@ func (x *FailureEvent) String() string {
 func (*FailureEvent) ProtoMessage() {}
 
 func (x *FailureEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1958,7 @@ func (x *FailureEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureEvent.ProtoReflect.Descriptor instead.
 func (*FailureEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FailureEvent) GetId() string {
@@ -1918,7 +2019,7 @@ type SuspectEvent struct {
 
 func (x *SuspectEvent) Reset() {
 	*x = SuspectEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2031,7 @@ func (x *SuspectEvent) String() string {
 func (*SuspectEvent) ProtoMessage() {}
 
 func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2044,7 @@ func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectEvent.ProtoReflect.Descriptor instead.
 func (*SuspectEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SuspectEvent) GetId() string {
@@ -2000,7 +2101,7 @@ type LeavingEvent struct {
 
 func (x *LeavingEvent) Reset() {
 	*x = LeavingEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2012,7 +2113,7 @@ func (x *LeavingEvent) String() string {
 func (*LeavingEvent) ProtoMessage() {}
 
 func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2025,7 +2126,7 @@ func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeavingEvent.ProtoReflect.Descriptor instead.
 func (*LeavingEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LeavingEvent) GetId() string {
@@ -2052,7 +2153,7 @@ type ScaleEvent struct {
 
 func (x *ScaleEvent) Reset() {
 	*x = ScaleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2165,7 @@ func (x *ScaleEvent) String() string {
 func (*ScaleEvent) ProtoMessage() {}
 
 func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2178,7 @@ func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleEvent.ProtoReflect.Descriptor instead.
 func (*ScaleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScaleEvent) GetWorkers() int64 {
@@ -2091,7 +2192,7 @@ var File_rondo_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"\xd2\x01\n" +
+	"\x16rondo/v1/cluster.proto\x12\brondo.v1\"\xec\x01\n" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x12\n" +
@@ -2101,7 +2202,9 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\aversion\x18\x06 \x01(\tR\aversion\x12\x1a\n" +
 	"\bidentity\x18\a \x01(\tR\bidentity\x12\x12\n" +
 	"\x04seen\x18\b \x01(\x04R\x04seen\x12\x16\n" +
-	"\x06served\x18\t \x01(\x04R\x06served\"\xbe\x03\n" +
+	"\x06served\x18\t \x01(\x04R\x06served\x12\x18\n" +
+	"\aprocess\x18\n" +
+	" \x01(\tR\aprocess\"\xbe\x03\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2120,7 +2223,17 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
 	"\x06result\x18\r \x01(\fR\x06result\x12\x16\n" +
 	"\x06resume\x18\x0f \x01(\x04R\x06resume\x12\x14\n" +
-	"\x05nonce\x18\x0e \x01(\tR\x05nonce\"\\\n" +
+	"\x05nonce\x18\x0e \x01(\tR\x05nonce\"\xa7\x01\n" +
+	"\x03Tip\x12\x10\n" +
+	"\x03run\x18\x01 \x01(\x03R\x03run\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x03R\x04step\x12\x16\n" +
+	"\x06digest\x18\x04 \x01(\x04R\x06digest\x12\x14\n" +
+	"\x05saved\x18\x05 \x01(\x03R\x05saved\x12\x14\n" +
+	"\x05final\x18\x06 \x01(\bR\x05final\x12\x16\n" +
+	"\x06result\x18\a \x01(\fR\x06result\"\\\n" +
 	"\bEviction\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12(\n" +
@@ -2295,65 +2408,66 @@ func file_rondo_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_rondo_v1_cluster_proto_goTypes = []any{
 	(Remedy)(0),             // 0: rondo.v1.Remedy
 	(Phase)(0),              // 1: rondo.v1.Phase
 	(*Member)(nil),          // 2: rondo.v1.Member
 	(*Plan)(nil),            // 3: rondo.v1.Plan
-	(*Eviction)(nil),        // 4: rondo.v1.Eviction
-	(*Leader)(nil),          // 5: rondo.v1.Leader
-	(*Record)(nil),          // 6: rondo.v1.Record
-	(*Receipt)(nil),         // 7: rondo.v1.Receipt
-	(*WatchRequest)(nil),    // 8: rondo.v1.WatchRequest
-	(*StopRequest)(nil),     // 9: rondo.v1.StopRequest
-	(*StopResponse)(nil),    // 10: rondo.v1.StopResponse
-	(*ScaleRequest)(nil),    // 11: rondo.v1.ScaleRequest
-	(*ScaleResponse)(nil),   // 12: rondo.v1.ScaleResponse
-	(*Event)(nil),           // 13: rondo.v1.Event
-	(*WorkerEvent)(nil),     // 14: rondo.v1.WorkerEvent
-	(*GenerationEvent)(nil), // 15: rondo.v1.GenerationEvent
-	(*StepEvent)(nil),       // 16: rondo.v1.StepEvent
-	(*CheckpointEvent)(nil), // 17: rondo.v1.CheckpointEvent
-	(*SampleEvent)(nil),     // 18: rondo.v1.SampleEvent
-	(*EvalEvent)(nil),       // 19: rondo.v1.EvalEvent
-	(*Metric)(nil),          // 20: rondo.v1.Metric
-	(*DoneEvent)(nil),       // 21: rondo.v1.DoneEvent
-	(*NoticeEvent)(nil),     // 22: rondo.v1.NoticeEvent
-	(*FailureEvent)(nil),    // 23: rondo.v1.FailureEvent
-	(*SuspectEvent)(nil),    // 24: rondo.v1.SuspectEvent
-	(*LeavingEvent)(nil),    // 25: rondo.v1.LeavingEvent
-	(*ScaleEvent)(nil),      // 26: rondo.v1.ScaleEvent
+	(*Tip)(nil),             // 4: rondo.v1.Tip
+	(*Eviction)(nil),        // 5: rondo.v1.Eviction
+	(*Leader)(nil),          // 6: rondo.v1.Leader
+	(*Record)(nil),          // 7: rondo.v1.Record
+	(*Receipt)(nil),         // 8: rondo.v1.Receipt
+	(*WatchRequest)(nil),    // 9: rondo.v1.WatchRequest
+	(*StopRequest)(nil),     // 10: rondo.v1.StopRequest
+	(*StopResponse)(nil),    // 11: rondo.v1.StopResponse
+	(*ScaleRequest)(nil),    // 12: rondo.v1.ScaleRequest
+	(*ScaleResponse)(nil),   // 13: rondo.v1.ScaleResponse
+	(*Event)(nil),           // 14: rondo.v1.Event
+	(*WorkerEvent)(nil),     // 15: rondo.v1.WorkerEvent
+	(*GenerationEvent)(nil), // 16: rondo.v1.GenerationEvent
+	(*StepEvent)(nil),       // 17: rondo.v1.StepEvent
+	(*CheckpointEvent)(nil), // 18: rondo.v1.CheckpointEvent
+	(*SampleEvent)(nil),     // 19: rondo.v1.SampleEvent
+	(*EvalEvent)(nil),       // 20: rondo.v1.EvalEvent
+	(*Metric)(nil),          // 21: rondo.v1.Metric
+	(*DoneEvent)(nil),       // 22: rondo.v1.DoneEvent
+	(*NoticeEvent)(nil),     // 23: rondo.v1.NoticeEvent
+	(*FailureEvent)(nil),    // 24: rondo.v1.FailureEvent
+	(*SuspectEvent)(nil),    // 25: rondo.v1.SuspectEvent
+	(*LeavingEvent)(nil),    // 26: rondo.v1.LeavingEvent
+	(*ScaleEvent)(nil),      // 27: rondo.v1.ScaleEvent
 }
 var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
 	1,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
-	4,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
+	5,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
 	2,  // 3: rondo.v1.Plan.last:type_name -> rondo.v1.Member
 	0,  // 4: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
-	13, // 5: rondo.v1.Record.event:type_name -> rondo.v1.Event
-	14, // 6: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
-	15, // 7: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
-	16, // 8: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
-	17, // 9: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
-	18, // 10: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
-	19, // 11: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	21, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	22, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	23, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	24, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
-	25, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
-	26, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
-	20, // 18: rondo.v1.EvalEvent.metrics:type_name -> rondo.v1.Metric
-	20, // 19: rondo.v1.DoneEvent.metrics:type_name -> rondo.v1.Metric
-	6,  // 20: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
-	8,  // 21: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	9,  // 22: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	11, // 23: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
-	7,  // 24: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
-	6,  // 25: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
-	10, // 26: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	12, // 27: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
+	14, // 5: rondo.v1.Record.event:type_name -> rondo.v1.Event
+	15, // 6: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
+	16, // 7: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
+	17, // 8: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
+	18, // 9: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
+	19, // 10: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
+	20, // 11: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
+	22, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	23, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	24, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	25, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
+	26, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
+	27, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
+	21, // 18: rondo.v1.EvalEvent.metrics:type_name -> rondo.v1.Metric
+	21, // 19: rondo.v1.DoneEvent.metrics:type_name -> rondo.v1.Metric
+	7,  // 20: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	9,  // 21: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	10, // 22: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	12, // 23: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
+	8,  // 24: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	7,  // 25: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	11, // 26: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	13, // 27: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
 	24, // [24:28] is the sub-list for method output_type
 	20, // [20:24] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
@@ -2366,7 +2480,7 @@ func file_rondo_v1_cluster_proto_init() {
 	if File_rondo_v1_cluster_proto != nil {
 		return
 	}
-	file_rondo_v1_cluster_proto_msgTypes[11].OneofWrappers = []any{
+	file_rondo_v1_cluster_proto_msgTypes[12].OneofWrappers = []any{
 		(*Event_Worker)(nil),
 		(*Event_Generation)(nil),
 		(*Event_Step)(nil),
@@ -2386,7 +2500,7 @@ func file_rondo_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_cluster_proto_rawDesc), len(file_rondo_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -175,6 +175,15 @@ type JobSpec struct {
 	Washout              int64   `protobuf:"varint,266,opt,name=washout,proto3" json:"washout,omitempty"`
 	States               int64   `protobuf:"varint,270,opt,name=states,proto3" json:"states,omitempty"`
 	PseudoCount          float64 `protobuf:"fixed64,271,opt,name=pseudo_count,json=pseudoCount,proto3" json:"pseudo_count,omitempty"`
+	MemoryRows           int64   `protobuf:"varint,300,opt,name=memory_rows,json=memoryRows,proto3" json:"memory_rows,omitempty"`
+	MemoryWidth          int64   `protobuf:"varint,301,opt,name=memory_width,json=memoryWidth,proto3" json:"memory_width,omitempty"`
+	Heads                int64   `protobuf:"varint,302,opt,name=heads,proto3" json:"heads,omitempty"`
+	Shift                int64   `protobuf:"varint,303,opt,name=shift,proto3" json:"shift,omitempty"`
+	Controller           string  `protobuf:"bytes,304,opt,name=controller,proto3" json:"controller,omitempty"`
+	Hops                 int64   `protobuf:"varint,305,opt,name=hops,proto3" json:"hops,omitempty"`
+	Tying                string  `protobuf:"bytes,306,opt,name=tying,proto3" json:"tying,omitempty"`
+	PositionEncoding     bool    `protobuf:"varint,307,opt,name=position_encoding,json=positionEncoding,proto3" json:"position_encoding,omitempty"`
+	TemporalEncoding     bool    `protobuf:"varint,308,opt,name=temporal_encoding,json=temporalEncoding,proto3" json:"temporal_encoding,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
 	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
 	TieWeights           bool    `protobuf:"varint,25,opt,name=tie_weights,json=tieWeights,proto3" json:"tie_weights,omitempty"`
@@ -225,6 +234,7 @@ type JobSpec struct {
 	MinWorkers      int64   `protobuf:"varint,66,opt,name=min_workers,json=minWorkers,proto3" json:"min_workers,omitempty"`
 	MaxWorkers      int64   `protobuf:"varint,67,opt,name=max_workers,json=maxWorkers,proto3" json:"max_workers,omitempty"`
 	RingOrder       string  `protobuf:"bytes,85,opt,name=ring_order,json=ringOrder,proto3" json:"ring_order,omitempty"`
+	Copies          int64   `protobuf:"varint,128,opt,name=copies,proto3" json:"copies,omitempty"`
 	Link            string  `protobuf:"bytes,127,opt,name=link,proto3" json:"link,omitempty"`
 	IntraHost       string  `protobuf:"bytes,86,opt,name=intra_host,json=intraHost,proto3" json:"intra_host,omitempty"`
 	Topology        string  `protobuf:"bytes,130,opt,name=topology,proto3" json:"topology,omitempty"`
@@ -656,6 +666,69 @@ func (x *JobSpec) GetPseudoCount() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetMemoryRows() int64 {
+	if x != nil {
+		return x.MemoryRows
+	}
+	return 0
+}
+
+func (x *JobSpec) GetMemoryWidth() int64 {
+	if x != nil {
+		return x.MemoryWidth
+	}
+	return 0
+}
+
+func (x *JobSpec) GetHeads() int64 {
+	if x != nil {
+		return x.Heads
+	}
+	return 0
+}
+
+func (x *JobSpec) GetShift() int64 {
+	if x != nil {
+		return x.Shift
+	}
+	return 0
+}
+
+func (x *JobSpec) GetController() string {
+	if x != nil {
+		return x.Controller
+	}
+	return ""
+}
+
+func (x *JobSpec) GetHops() int64 {
+	if x != nil {
+		return x.Hops
+	}
+	return 0
+}
+
+func (x *JobSpec) GetTying() string {
+	if x != nil {
+		return x.Tying
+	}
+	return ""
+}
+
+func (x *JobSpec) GetPositionEncoding() bool {
+	if x != nil {
+		return x.PositionEncoding
+	}
+	return false
+}
+
+func (x *JobSpec) GetTemporalEncoding() bool {
+	if x != nil {
+		return x.TemporalEncoding
+	}
+	return false
+}
+
 func (x *JobSpec) GetBlanks() float64 {
 	if x != nil {
 		return x.Blanks
@@ -971,6 +1044,13 @@ func (x *JobSpec) GetRingOrder() string {
 	return ""
 }
 
+func (x *JobSpec) GetCopies() int64 {
+	if x != nil {
+		return x.Copies
+	}
+	return 0
+}
+
 func (x *JobSpec) GetLink() string {
 	if x != nil {
 		return x.Link
@@ -1232,15 +1312,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb3\x9a\x01\n" +
+	"\x04_max\"\xf5\xa7\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x87\x03\n" +
-	"\x04task\x18\x02 \x01(\tB\xf2\x02\xaa\xbb\x18\xed\x02\n" +
-	"\xe6\x02what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text\x12\x02lmR\x04task\x12\xf6\x03\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x8c\x04\n" +
+	"\x04task\x18\x02 \x01(\tB\xf7\x03\xaa\xbb\x18\xf2\x03\n" +
+	"\xeb\x03what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\x9e\x05\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xdd\x03\xaa\xbb\x18\xd8\x03\n" +
-	"\xc4\x03training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram and hmm: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv or .npy; each also as the one file of a .zip\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
+	" \x01(\tB\x85\x05\xaa\xbb\x18\x80\x05\n" +
+	"\xec\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram and hmm: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\x88\x01\n" +
 	"\ttokenizer\x18\v \x01(\tBj\xaa\xbb\x18f\n" +
 	"Punit of a token; classify, tag, translate and describe: word, unless it is given\x12\x04char\x1a\x04char\x1a\x04word0\x01R\ttokenizer\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1266,9 +1346,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\fmax_examples\x18\x12 \x01(\x03B@\xaa\xbb\x18<\n" +
 	".use the first N examples of the corpus; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vmaxExamples\x12.\n" +
 	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
-	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12K\n" +
-	"\x06hidden\x18\x15 \x01(\x03B3\xaa\xbb\x18/\n" +
-	"\x16hidden units per layer\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
+	"\x0erecurrent cell\x12\x04lstmR\x04cell\x12\x87\x01\n" +
+	"\x06hidden\x18\x15 \x01(\x03Bo\xaa\xbb\x18k\n" +
+	"Rhidden units per layer; turing: of the controller; answer: width of the embeddings\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12E\n" +
 	"\x06layers\x18\x16 \x01(\x03B-\xaa\xbb\x18)\n" +
 	"\x10recurrent layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x82\x01\n" +
 	"\x05embed\x18\x17 \x01(\x03Bl\xaa\xbb\x18h\n" +
@@ -1317,9 +1397,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fdecoder_context\x18\x8d\x01 \x01(\tB\xa6\x01\xaa\xbb\x18\xa1\x01\n" +
 	"\x87\x01what a decoder knows of its source: state: it starts from the encoder's final state; concat: it also reads the top layer's at each step\x12\x06concat\x1a\x06concat\x1a\x05stateR\x0edecoderContext\x12\xf6\x01\n" +
 	"\tattention\x18\x8e\x01 \x01(\tB\xd6\x01\xaa\xbb\x18\xd1\x01\n" +
-	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12t\n" +
-	"\avectors\x18\xd4\x01 \x01(\tBY\xaa\xbb\x18U\n" +
-	"Sdescribe: the vectors, one in each row: .npy, .safetensors with one tensor, or .csvR\avectors\x12\x97\x01\n" +
+	"\xa9\x01how a decoder attends to all of its source: luong: general scores, after its layers; scaled: these divided by sqrt(--hidden); bahdanau: additive scores, before each step\x12\x04none\x1a\x04none\x1a\x05luong\x1a\x06scaled\x1a\bbahdanauR\tattention\x12}\n" +
+	"\avectors\x18\xd4\x01 \x01(\tBb\xaa\xbb\x18^\n" +
+	"\\describe: the vectors, one in each row: .npy, .safetensors with one tensor, .parquet or .csvR\avectors\x12\x97\x01\n" +
 	"\tvector_as\x18\xd5\x01 \x01(\tBy\xaa\xbb\x18u\n" +
 	"Yhow describe reads a vector: input: at each step; state: the decoder starts from it; both\x12\x04both\x1a\x04both\x1a\x05state\x1a\x05inputR\bvectorAs\x12\xd5\x01\n" +
 	"\x04ends\x18\xeb\x01 \x01(\tB\xbf\x01\xaa\xbb\x18\xba\x01\n" +
@@ -1345,7 +1425,29 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06states\x18\x8e\x02 \x01(\x03B.\xaa\xbb\x18*\n" +
 	"\x12hmm: hidden states\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\x90@R\x06states\x12\x83\x01\n" +
 	"\fpseudo_count\x18\x8f\x02 \x01(\x01B_\xaa\xbb\x18[\n" +
-	"Ahmm: is added to each expected count, so that no probability is 0\x12\x040.01!\x8d\xed\xb5\xa0\xf7ư>)\x00\x00\x00\x00\x80\x84.AR\vpseudoCount\x12\xa3\x01\n" +
+	"Ahmm: is added to each expected count, so that no probability is 0\x12\x040.01!\x8d\xed\xb5\xa0\xf7ư>)\x00\x00\x00\x00\x80\x84.AR\vpseudoCount\x12\x8e\x01\n" +
+	"\vmemory_rows\x18\xac\x02 \x01(\x03Bl\xaa\xbb\x18h\n" +
+	"Orows of the memory: of turing, and of answer, which remembers as many sentences\x12\x03128!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
+	"memoryRows\x12b\n" +
+	"\fmemory_width\x18\xad\x02 \x01(\x03B>\xaa\xbb\x18:\n" +
+	"\"turing: width of the memory's rows\x12\x0220!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xb0@R\vmemoryWidth\x12l\n" +
+	"\x05heads\x18\xae\x02 \x01(\x03BU\xaa\xbb\x18Q\n" +
+	":turing: heads that read the memory, and as many that write\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x05heads\x12_\n" +
+	"\x05shift\x18\xaf\x02 \x01(\x03BH\xaa\xbb\x18D\n" +
+	"-turing: most rows that a head moves in a step\x12\x011!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x05shift\x12l\n" +
+	"\n" +
+	"controller\x18\xb0\x02 \x01(\tBK\xaa\xbb\x18G\n" +
+	"+turing: the network that controls the heads\x12\x04lstm\x1a\x04lstm\x1a\ffeed-forwardR\n" +
+	"controller\x12d\n" +
+	"\x04hops\x18\xb1\x02 \x01(\x03BO\xaa\xbb\x18K\n" +
+	"4answer: times that the memory is read for a question\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x04hops\x12\xb6\x01\n" +
+	"\x05tying\x18\xb2\x02 \x01(\tB\x9e\x01\xaa\xbb\x18\x99\x01\n" +
+	"wanswer: which embeddings are the same: adjacent: a hop's output and the next one's input; layer-wise: those of all hops\x12\badjacent\x1a\badjacent\x1a\n" +
+	"layer-wiseR\x05tying\x12j\n" +
+	"\x11position_encoding\x18\xb3\x02 \x01(\bB<\xaa\xbb\x188\n" +
+	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12l\n" +
+	"\x11temporal_encoding\x18\xb4\x02 \x01(\bB>\xaa\xbb\x18:\n" +
+	"2answer: let the network know how old a sentence is\x12\x04trueR\x10temporalEncoding\x12\xa3\x01\n" +
 	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
 	"jshare of a segment's tokens that fill hides from the network, which is to predict them; at least one token\x12\x040.15!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0?R\x06blanks\x12o\n" +
 	"\x06i_know\x18\xd3\x01 \x01(\bBW\xaa\xbb\x18S\n" +
@@ -1402,9 +1504,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"7norm: the whole gradient's L2 norm; value: each element\x12\x04norm\x1a\x04norm\x1a\x05valueR\x06clipBy\x12\x89\x02\n" +
 	"\n" +
 	"clip_scope\x181 \x01(\tB\xe9\x01\xaa\xbb\x18\xe4\x01\n" +
-	"\xc2\x01worker: clip each worker's gradient before the sum; group: clip each lane group's (--lane-groups) before the sum, independent of the number of workers; global: clip the sum, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12\x94\x01\n" +
-	"\x06epochs\x182 \x01(\x03B|\xaa\xbb\x18x\n" +
-	"gpasses over the corpus; no limit if it is 0, or if only --steps is given; ngram and reservoir: always 1\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x82\x01\n" +
+	"\xc2\x01worker: clip each worker's gradient before the sum; group: clip each lane group's (--lane-groups) before the sum, independent of the number of workers; global: clip the sum, as one process would\x12\x06worker\x1a\x06worker\x1a\x05group\x1a\x06globalR\tclipScope\x12\xad\x01\n" +
+	"\x06epochs\x182 \x01(\x03B\x94\x01\xaa\xbb\x18\x8f\x01\n" +
+	"~passes over the corpus; no limit if it is 0, or if only --steps is given; turing: of 1000 steps; ngram and reservoir: always 1\x12\x0230!\x00\x00\x00\x00\x00\x00\x00\x000\x01R\x06epochs\x12\x82\x01\n" +
 	"\x05steps\x183 \x01(\x03Bl\xaa\xbb\x18h\n" +
 	"Zstop after this many steps; with --epochs too, at whichever comes first; 0: after --epochs\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\x05steps\x12K\n" +
 	"\x04seed\x184 \x01(\x04B7\xaa\xbb\x183\n" +
@@ -1446,10 +1548,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"minWorkers\x12\x98\x01\n" +
 	"\vmax_workers\x18C \x01(\x03Bw\xaa\xbb\x18s\n" +
 	"\\most workers in the ring, for those that join later; 0: --workers; rondo scale may exceed it\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\n" +
-	"maxWorkers\x12\xf0\x01\n" +
+	"maxWorkers\x12\x81\x02\n" +
 	"\n" +
-	"ring_order\x18U \x01(\tB\xd0\x01\xaa\xbb\x18\xcb\x01\n" +
-	"\xac\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that a lost host takes no lane's state with it\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xe3\x01\n" +
+	"ring_order\x18U \x01(\tB\xe1\x01\xaa\xbb\x18\xdc\x01\n" +
+	"\xbd\x01adjacent: a host's workers side by side, so that few links leave it; spread: neighbours on different hosts where possible, so that lane states have a short way to another one (see --copies)\x12\badjacent\x1a\badjacent\x1a\x06spreadR\tringOrder\x12\xf7\x01\n" +
+	"\x06copies\x18\x80\x01 \x01(\x03B\xdd\x01\xaa\xbb\x18\xd8\x01\n" +
+	"\xc0\x01in each step a worker sends its lanes' states to workers on this many other hosts, or to as many workers where there are fewer hosts: so many hosts may be lost at once without a completed step\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00 @R\x06copies\x12\xe3\x01\n" +
 	"\x04link\x18\x7f \x01(\tB\xce\x01\xaa\xbb\x18\xc9\x01\n" +
 	"\xaa\x01links of the ring: tcp: gRPC over TCP; unix: gRPC on a unix socket; shm: shared memory; auto: tcp between hosts, and on one host the first of shm, unix and tcp that works\x12\x04auto\x1a\x04auto\x1a\x03tcp\x1a\x04unix\x1a\x03shmR\x04link\x12\xa6\x02\n" +
 	"\n" +
