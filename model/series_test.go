@@ -145,7 +145,7 @@ func TestSeriesRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSegment(t, m, 1, 1)
-	for _, in := range [][2]int32{{3, 0}, {0, -1}, {-1, 0}, {0, 3}} {
+	for _, in := range [][2]int32{{3, 0}, {0, -2}, {-1, 0}, {0, 3}} {
 		if _, err := s.Run(SegmentInput{Inputs: in[:1], Targets: in[1:]}); err == nil {
 			t.Errorf("row %d before row %d is accepted", in[0], in[1])
 		}
