@@ -111,7 +111,9 @@ func initial(c Config, views []View) []float32 {
 		rng := rand.New(rand.NewPCG(c.Seed, name.Sum64()))
 		c.fill(v, v.of(flat), rng, views)
 		if v.role == roleRecurrent && c.Cell == compute.Clockwork {
-			c.removeConnections(v.of(flat), v.Shape[1])
+			H := v.Shape[1]
+			removeConnections(v.of(flat), compute.RecurrentShape{Cell: c.Cell, H: H,
+				Periods: c.Periods})
 		}
 		if gate, ok := c.Cell.ForgetGate(); ok && v.role == roleInputBias && c.ForgetBias != 0 {
 			for i := range v.hidden(c.Cell) {
@@ -128,10 +130,9 @@ func initial(c Config, views []View) []float32 {
 }
 
 // removeConnections zeroes what a Clockwork layer does not read of W_hh: [H, H].
-func (c Config) removeConnections(hh []float32, H int) {
-	s := compute.RecurrentShape{Cell: c.Cell, H: H, Periods: c.Periods}
+func removeConnections(hh []float32, s compute.RecurrentShape) {
 	for i := range hh {
-		if s.Removed(i%H, i/H) {
+		if s.Removed(i%s.H, i/s.H) {
 			hh[i] = 0
 		}
 	}
@@ -149,7 +150,7 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 	case kind == Uniform && v.role == roleEmbedding && !c.TieWeights:
 		fillNormal(x, rng, 1)
 	case kind == Uniform:
-		fillUniform(x, rng, 1/math.Sqrt(float64(c.fanIn(v, views))))
+		fillUniform(x, rng, 1/math.Sqrt(float64(v.fanIn(c, views))))
 	case kind == Normal && (matrix || v.role == rolePeephole):
 		fillNormal(x, rng, c.Init.Value)
 	case !matrix: // zero
@@ -179,7 +180,7 @@ func (c Config) fill(v View, x []float32, rng *rand.Rand, views []View) {
 }
 
 // fanIn is n in the bound 1/sqrt(n) that PyTorch uses for a tensor.
-func (c Config) fanIn(v View, views []View) int {
+func (v View) fanIn(c Config, views []View) int {
 	switch v.role {
 	case roleProjection:
 		return v.Shape[1]

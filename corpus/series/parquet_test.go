@@ -64,7 +64,8 @@ func TestParquet(t *testing.T) {
 	for name, content := range map[string][]byte{"a.parquet": whole, "b.parquet": groups.Bytes(),
 		"c.zip": zipped(string(whole), "c.parquet")} {
 		s, err := Open(t.Context(), write(t, name, content), nil)
-		if err != nil || strings.Join(s.Columns, "") != "abcdef" || !slices.Equal(s.Values, values) {
+		if err != nil || strings.Join(s.Columns, "") != "abcdef" ||
+			!slices.Equal(s.Values, values) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -107,12 +108,13 @@ func TestParquetErrors(t *testing.T) {
 	}{
 		"empty field": {parquetFile(t, optional{&one}, optional{}), `column "x": row 1 is empty`},
 		"text":        {parquetFile(t, text{"a"}), `column "x": it has values of type STRING`},
-		"list":        {parquetFile(t, list{[]float64{1}}), `column "x": it has values of type LIST`},
-		"time":        {parquetFile(t, instant{time.Now()}), `it has values of type TIMESTAMP`},
-		"NaN":         {parquetFile(t, number{math.NaN()}), `column "x": row 0 is NaN`},
-		"no row":      {parquetFile[number](t), "it has no row of numbers"},
-		"no Parquet":  {[]byte("x\n1\n"), "it is not a Parquet file"},
-		"half":        {whole[:len(whole)/2], "it is not a Parquet file"},
+		"list": {parquetFile(t, list{[]float64{1}}),
+			`column "x": it has values of type LIST`},
+		"time":       {parquetFile(t, instant{time.Now()}), `it has values of type TIMESTAMP`},
+		"NaN":        {parquetFile(t, number{math.NaN()}), `column "x": row 0 is NaN`},
+		"no row":     {parquetFile[number](t), "it has no row of numbers"},
+		"no Parquet": {[]byte("x\n1\n"), "it is not a Parquet file"},
+		"half":       {whole[:len(whole)/2], "it is not a Parquet file"},
 	} {
 		path := write(t, "a.parquet", c.file)
 		_, err := Open(t.Context(), path, nil)

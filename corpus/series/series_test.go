@@ -93,7 +93,7 @@ func TestOpenErrors(t *testing.T) {
 		"no file":    {"a.csv", "", "it has no row of numbers"},
 		"same name":  {"a.csv", "x,x\n1,2\n", `line 1: column 2 is named "x"`},
 		"no name":    {"a.csv", "x,\n1,2\n", `line 1: column 2 is named ""`},
-		"format":     {"a.txt", "1\n", "reads .csv, .npy, .parquet, or a .zip with one such file, and "},
+		"format":     {"a.txt", "1\n", "reads .csv, .npy, .parquet, or a .zip with one such file"},
 		"not NumPy":  {"a.npy", "1\n2\n3\n4\n5\n6\n", "it is not a NumPy file"},
 		"integers": {"a.npy", string(numPy("<i8", "(1,)", []int64{1})),
 			"save float32 or float64"},
