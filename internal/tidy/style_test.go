@@ -70,7 +70,7 @@ func crowded() map[string]string {
 	return map[string]string{"compute/cuda.Device": device + "; it is a Recorder, Stager, " +
 		"Grouper and Sizer, too", "compute/cpu.Device": device,
 		"compute/devicetest.Protected": device, "compute/devicetest.Recorder": device,
-		"compute/cpu.native": "one method for each kernel in C, and some in tests",
+		"compute/cpu.native":   "one method for each kernel in C, and some in tests",
 		"compute/cpu.refLayer": "a step and its derivative for each group of cells"}
 }
 
