@@ -163,22 +163,31 @@ func Measure(ctx context.Context, c Config, each func(Row) error) (err error) {
 	return nil
 }
 
+// warm checks the sums around each ring, and returns how many of them fill a turn.
+func (g *group) warm(ctx context.Context, c Config, bytes int) (map[ring]int, error) {
+	repetitions := map[ring]int{}
+	for _, r := range c.rings() {
+		if err := g.check(ctx, r, bytes); err != nil {
+			return nil, err
+		}
+		took, err := g.time(ctx, r, bytes, warmRepetitions)
+		if err != nil {
+			return nil, err
+		}
+		fit := c.Window.Seconds() / Turns / quantile(took, 0.5)
+		repetitions[r] = int(min(max(fit, leastRepetitions), mostRepetitions))
+	}
+	return repetitions, nil
+}
+
 // row measures one size.
 func (g *group) row(ctx context.Context, c Config, bytes int) (Row, error) {
 	took := map[ring][]float64{} // seconds
-	repetitions := map[ring]int{}
-	rings := c.rings()
-	for _, r := range rings {
-		if err := g.check(ctx, r, bytes); err != nil {
-			return Row{}, err
-		}
-		warm, err := g.time(ctx, r, bytes, warmRepetitions)
-		if err != nil {
-			return Row{}, err
-		}
-		fit := c.Window.Seconds() / Turns / quantile(warm, 0.5)
-		repetitions[r] = int(min(max(fit, leastRepetitions), mostRepetitions))
+	repetitions, err := g.warm(ctx, c, bytes)
+	if err != nil {
+		return Row{}, err
 	}
+	rings := c.rings()
 	var rates, ciphers []float64
 	for range Turns {
 		if c.Link == tlsLink {

@@ -40,7 +40,9 @@ const processes = "cluster cluster/meet cluster/rpc internal/app internal/certs 
 
 // rooms is the architecture: the packages of the module, each with the imports that it may have.
 // Only cmd and worker know mathematics, floats on the wire and membership at once.
-func rooms() []room { return slices.Concat(processRooms(), otherRooms(), outerRooms()) }
+func rooms() []room {
+	return slices.Concat(processRooms(), otherRooms(), taskRooms(), outerRooms())
+}
 
 // processRooms are the commands, the processes that they run, the meaning of a job to them, and
 // their shared parts.
@@ -131,45 +133,6 @@ func otherRooms() []room {
 			never: network + " " + graphs + " " + storage},
 		{path: "sum", imports: "allreduce allreduce/compress compute", tests: "compute/cpu",
 			never: network + " " + graphs + " " + storage},
-		{path: "task"},
-		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
-		{path: "task/lm", imports: "compute corpus model task/ahead train",
-			never: network + " " + storage},
-		{path: "task/regress", imports: "compute corpus/series model task/lm train",
-			tests: "compute/cpu corpus", never: network + " " + storage},
-		{path: "task/count", imports: "compute corpus model task/ahead task/example train",
-			never: network + " " + storage},
-		{path: "task/reservoir", imports: "compute model task/count task/regress train",
-			tests: "compute/cpu corpus corpus/series", never: network + " " + storage},
-		{path: "task/ngram", imports: "compute corpus model task/count task/lm train",
-			tests: "compute/cpu", never: network + " " + storage},
-		{path: "task/memory", imports: "compute model task/ahead task/count task/example train",
-			tests: "compute/cpu", never: network + " " + storage},
-		{path: "task/answer", imports: "compute corpus/examples model task/count task/example " +
-			"task/lines task/memory train", tests: "compute/cpu corpus",
-			never: network + " " + storage},
-		{path: "task/turing", imports: "compute corpus model task/count task/memory train",
-			tests: "compute/cpu", never: network + " " + storage},
-		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
-			tests: "compute/cpu", never: network + " " + storage},
-		{path: "task/mlp", imports: "corpus model task/ahead task/count task/example task/lm " +
-			"train", tests: "compute/cpu", never: network + " " + storage},
-		{path: "task/example", imports: "corpus/examples task/ahead train",
-			never: network + " " + graphs + " " + storage},
-		{path: "task/lines", never: network + " " + graphs + " " + storage},
-		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
-			"task/lines train", tests: "compute compute/cpu",
-			never: network + " " + storage},
-		{path: "task/fill", imports: "corpus model task/label train",
-			tests: "compute compute/cpu", never: network + " " + storage},
-		{path: "task/describe", imports: "model task/translate",
-			tests: "compute compute/cpu corpus corpus/examples task/example train",
-			never: network + " " + storage},
-		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
-			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
-		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
-		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
-
 		// The ring.
 		{path: "allreduce", tests: "allreduce/linktest",
 			never: network + " " + graphs + " " + storage},
@@ -218,6 +181,50 @@ func otherRooms() []room {
 		// Faults to order, and the proof that they cost no text.
 		{path: "rehearsal", never: network + " " + graphs},
 		{path: "audit", imports: "corpus", never: network + " " + graphs},
+	}
+}
+
+// taskRooms are the list of tasks, and the folders of each.
+func taskRooms() []room {
+	return []room{
+		{path: "task"},
+		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/lm", imports: "compute corpus model task/ahead train",
+			never: network + " " + storage},
+		{path: "task/regress", imports: "compute corpus/series model task/lm train",
+			tests: "compute/cpu corpus", never: network + " " + storage},
+		{path: "task/count", imports: "compute corpus model task/ahead task/example train",
+			never: network + " " + storage},
+		{path: "task/reservoir", imports: "compute model task/count task/regress train",
+			tests: "compute/cpu corpus corpus/series", never: network + " " + storage},
+		{path: "task/ngram", imports: "compute corpus model task/count task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/memory", imports: "compute model task/ahead task/count task/example train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/answer", imports: "compute corpus/examples model task/count task/example " +
+			"task/lines task/memory train", tests: "compute/cpu corpus",
+			never: network + " " + storage},
+		{path: "task/turing", imports: "compute corpus model task/count task/memory train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/hmm", imports: "compute corpus model task/count task/lm train",
+			tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/mlp", imports: "corpus model task/ahead task/count task/example task/lm " +
+			"train", tests: "compute/cpu", never: network + " " + storage},
+		{path: "task/example", imports: "corpus/examples task/ahead train",
+			never: network + " " + graphs + " " + storage},
+		{path: "task/lines", never: network + " " + graphs + " " + storage},
+		{path: "task/label", imports: "corpus corpus/examples model task/ahead task/example " +
+			"task/lines train", tests: "compute compute/cpu",
+			never: network + " " + storage},
+		{path: "task/fill", imports: "corpus model task/label train",
+			tests: "compute compute/cpu", never: network + " " + storage},
+		{path: "task/describe", imports: "model task/translate",
+			tests: "compute compute/cpu corpus corpus/examples task/example train",
+			never: network + " " + storage},
+		{path: "task/translate", imports: "compute corpus corpus/examples model task/ahead " +
+			"task/example train", tests: "compute compute/cpu", never: network + " " + storage},
+		{path: "task/classify", imports: "train", never: network + " " + graphs + " " + storage},
+		{path: "task/tag", imports: "train", never: network + " " + graphs + " " + storage},
 	}
 }
 

@@ -126,6 +126,13 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Translate}
 	case "pool":
 		return []string{task.Classify}
+	}
+	return networksOf(field)
+}
+
+// networksOf is tasksOf for the fields of networks and of how they are trained.
+func networksOf(field protoreflect.Name) []string {
+	switch field {
 	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
 		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()

@@ -83,11 +83,11 @@ func TestConfigThenFlags(t *testing.T) {
 	}
 }
 
+// wrongFlag is a command line, and the start of its error.
+type wrongFlag struct{ args, want string }
+
 func TestWrongFlags(t *testing.T) {
-	for _, c := range []struct {
-		args string
-		want string
-	}{
+	checkWrongFlags(t, []wrongFlag{
 		{"--cell lstmx", `--cell "lstmx" is not one of rnn, rnn-relu, gru, gru-reset-before, lstm`},
 		{"--task seq2seq", `--task "seq2seq" is not one of lm`},
 		{"--precision fp8", `--precision "fp8" is not one of fp32, bf16, tf32, fp16`},
@@ -143,6 +143,11 @@ func TestWrongFlags(t *testing.T) {
 		{"--reduce canonical --clip-scope global --intra-host nccl", "--intra-host nccl adds"},
 		{"--compress topk:0.1 --topology hierarchical",
 			"--compress topk:0.1 has each worker send to all others"},
+	})
+}
+
+func TestMoreWrongFlags(t *testing.T) {
+	checkWrongFlags(t, []wrongFlag{
 		{"--reduce canonical --clip-scope global --topology hierarchical",
 			"--reduce canonical adds up in one order around one ring"},
 		{"--reduce canonical --clip-scope global --wire bf16", "--reduce canonical adds up whole"},
@@ -198,7 +203,12 @@ func TestWrongFlags(t *testing.T) {
 		{"--sparse-rows always --intra-host nccl", "--sparse-rows always is for gradients on the"},
 		{"--sparse-rows always --embed 8 --tie-weights", "--sparse-rows always needs an embedding"},
 		{"--config /nowhere.yaml", "--config: open /nowhere.yaml"},
-	} {
+	})
+}
+
+func checkWrongFlags(t *testing.T, wrong []wrongFlag) {
+	t.Helper()
+	for _, c := range wrong {
 		t.Run(c.args, func(t *testing.T) {
 			_, err := parse(t, strings.Fields(c.args)...)
 			usage, is := errors.AsType[*UsageError](err)
