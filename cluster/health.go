@@ -7,11 +7,11 @@ import (
 )
 
 const (
-	// suspectTime is how long an accusation counts against both sides, and after how long without
-	// another one a process's evictions for that are forgotten.
+	// suspectTime is how long an accusation counts against both sides. A process without a new one
+	// for this long starts again with no evictions.
 	suspectTime = 30 * time.Minute
-	// leastTroubles is with how many workers an accuser must have had trouble before it is put out
-	// in the place of the accused. One of them may be at fault.
+	// leastTroubles: an accuser that has had trouble with this many other workers is evicted in the
+	// place of the accused.
 	leastTroubles = 2
 	// firstAway is how long a process stays out of the ring after its second eviction for trouble.
 	// It doubles with each further one, up to mostAway.
@@ -83,7 +83,7 @@ func (c suspicions) in(ring []Member) (n int) {
 
 // mostReordered is the largest ring that is reordered around links under suspicion. In a larger one
 // the search would keep the leader from its work; there the waits of sendAway must do.
-const mostReordered = 256
+const mostReordered = 64
 
 // around returns the ring with fewer links under suspicion, if exchanges of a member at their ends
 // with another avoid some. Rank 0 stays where it is.

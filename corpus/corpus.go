@@ -91,7 +91,7 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	}
 	defer src.close()
 	id := identify(src.identity(), cfg)
-	if field != DefaultField {
+	if src.jsonLines() {
 		id.TextField = field
 	}
 	if cfg.Tokenizer.marksEnds() {

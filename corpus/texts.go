@@ -71,13 +71,12 @@ func (t *texts) find(
 			local = where.Path
 		}
 	}
-	info, err := os.Stat(local)
-	switch {
-	case err == nil && info.IsDir():
-		t.found, err = true, t.findFiles(local)
-	case err != nil && location.Above(local) != local:
+	var err error
+	if location.Above(local) != local {
 		t.found, err = true, t.findMatches(local)
-	default:
+	} else if info, failed := os.Stat(local); failed == nil && info.IsDir() {
+		t.found, err = true, t.findFiles(local)
+	} else {
 		return t.addSource(ctx, place, open)
 	}
 	if err == nil && len(t.members) == before {
@@ -120,6 +119,10 @@ func (t *texts) add(m member) error {
 // findFiles adds all files below a folder, but not those whose name, or a folder's, begins with a
 // dot.
 func (t *texts) findFiles(folder string) error {
+	folder, err := filepath.EvalSymlinks(folder) // WalkDir follows none
+	if err != nil {
+		return err
+	}
 	return filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -134,29 +137,31 @@ func (t *texts) findFiles(folder string) error {
 	})
 }
 
-// findMatches adds the files that a pattern matches, but not behind a name that begins with a dot.
+// findMatches adds the files that a pattern matches.
 func (t *texts) findMatches(pattern string) error {
 	names, err := filepath.Glob(pattern)
 	if err != nil {
 		return fmt.Errorf("the pattern is malformed: %w", err)
 	}
-	folder := location.Above(pattern)
+	if len(names) == 0 {
+		names = []string{pattern} // perhaps a file with such a name
+	}
 	for _, name := range names {
-		if inside, err := filepath.Rel(folder, name); err == nil && filepath.IsLocal(inside) &&
-			strings.Contains("/"+filepath.ToSlash(inside), "/.") {
-			continue
-		}
-		if err := t.addFile(folder, name); err != nil {
+		if err := t.addFile(location.Above(pattern), name); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addFile adds a regular file. It refuses one that lies outside of the folder, behind a symbolic
-// link or "..": whoever allows a folder allows nothing else.
+// addFile adds a regular file. It passes over one below a name that begins with a dot, and refuses
+// one that lies outside of the folder, behind a symbolic link or "..": whoever allows a folder
+// allows nothing else.
 func (t *texts) addFile(folder, name string) error {
 	info, err := os.Stat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil || !info.Mode().IsRegular() {
 		return err
 	}
@@ -175,6 +180,9 @@ func (t *texts) addFile(folder, name string) error {
 	inside, err := filepath.Rel(folder, real)
 	if err != nil || !filepath.IsLocal(inside) {
 		return fmt.Errorf("%s leads out of %s: name it by itself", name, folder)
+	}
+	if strings.Contains("/"+filepath.ToSlash(inside), "/.") {
+		return nil
 	}
 	return t.add(fileText{real, info})
 }
@@ -246,6 +254,13 @@ func nextObject(ctx context.Context, objects *blob.ListIterator) (*blob.ListObje
 		err = &PassingError{err}
 	}
 	return object, err
+}
+
+// jsonLines reports whether some of the texts are fields of JSON objects.
+func (t *texts) jsonLines() bool {
+	return slices.ContainsFunc(t.members, func(m member) bool {
+		return strings.Contains(strings.ToLower(m.String()), ".jsonl")
+	})
 }
 
 // identity is that of all files in their order. A text by itself has its own.

@@ -79,6 +79,11 @@ func TestTexts(t *testing.T) {
 		".folder/hide.txt": "hidden",
 	})
 	word := split(Word, None)
+	other, linked := t.TempDir(), filepath.Join(t.TempDir(), "linked")
+	write(t, other, map[string]string{"a": "one", "[x]": "two"})
+	if err := os.Symlink(other, linked); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		source    string
 		tokenizer Tokenizer
@@ -87,6 +92,8 @@ func TestTexts(t *testing.T) {
 		{folder, word, "one two three four five six seven eight nine ten"},
 		{folder + "/b/*.txt.*", word, "four five six"},
 		{folder + "/*/*", word, "four five six"},
+		{linked, word, "two one"},
+		{other + "/[x]", word, "two"},
 		{folder + "/b," + folder + "/a.txt", word, "four five six one two three"},
 		{"file://" + folder + "/b/", word, "four five six"},
 		{folder, Tokenizer{Word, None, LineEnds},

@@ -31,6 +31,10 @@ func (c Config) reads() int { return c.Heads * c.Width }
 // address is the width of what addresses a head.
 func (c Config) address() int { return c.Width + 3 + c.shifts() }
 
+// raw is the number of outputs of the controller for its heads: addresses, and erase and add
+// vectors.
+func (c Config) raw() int { return c.Heads * (2*c.address() + 2*c.Width) }
+
 // gates is the number of the controller's gates.
 func (c Config) gates() int {
 	if c.FeedForward {
@@ -102,14 +106,9 @@ func (c Config) Initialise(params []float32) {
 
 // Workspace is the floats of a pass over a sequence of so many steps.
 func (c Config) Workspace(steps int) int {
-	var flat []float32
-	p := newPass[float32](c)
-	first := p.steps[0]
-	for _, x := range [][]float32{first.in, first.gates, first.cell, first.top, first.raw,
-		first.memory, first.logits} {
-		flat = append(flat, x...)
-	}
-	return (steps + 1) * (len(flat) + 2*c.Heads*5*c.Rows)
+	in, top := c.Inputs+c.reads(), c.Hidden+c.reads()
+	step := in + c.gates()*c.Hidden + c.Hidden + top + c.raw() + c.Rows*c.Width + c.Outputs
+	return (steps + 1) * (step + 2*c.Heads*5*c.Rows)
 }
 
 // initialMemory is every number of the memory before the first step.
@@ -155,7 +154,7 @@ func newPass[F memory.Float](c Config) *pass[F] {
 		p.dread, p.dwrite = append(p.dread, zeros(N)), append(p.dwrite, zeros(N))
 	}
 	p.dtop, p.dcell = zeros(c.Hidden+c.reads()), zeros(c.Hidden)
-	p.draw = zeros(c.Heads * (2*c.address() + 2*c.Width))
+	p.draw = zeros(c.raw())
 	p.dgates, p.din = zeros(c.gates()*c.Hidden), zeros(c.Inputs+c.reads())
 	first := p.newStep()
 	for i := range first.memory {

@@ -45,6 +45,11 @@ func (m *meeting) meet(ctx context.Context, rank int, buf []float32, ends []int)
 	case <-met:
 		return nil
 	case <-ctx.Done():
+	}
+	select {
+	case <-met: // it was over before another rank failed
+		return nil
+	default:
 		return context.Cause(ctx)
 	}
 }
