@@ -16,12 +16,12 @@ import (
 	"rondo/telemetry"
 )
 
-// told is the Data of the task answer.
-type told struct{ *exampleData }
+// storyData is the Data of the task answer.
+type storyData struct{ *exampleData }
 
 func openStories(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 	d, err := openExampleData(ctx, spec, 0)
-	return told{d}, err
+	return storyData{d}, err
 }
 
 // answerConfig is the network of a job of the task answer.
@@ -82,7 +82,7 @@ func storiesOf(data example.Data, words *corpus.Vocabulary) *answer.Stories {
 }
 
 // NewTask implements Data.
-func (d told) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
+func (d storyData) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
 	c, err := answerConfig(d.spec, d.Extent())
 	if err != nil {
 		return nil, err

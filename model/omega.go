@@ -9,7 +9,7 @@ import (
 // omega is a layer of tanh units with the regulariser of Pascanu, Mikolov and Bengio (2013,
 // arXiv:1211.5063, equations 9 and 10), which keeps the norm of a gradient on its way back:
 //
-//	δ[t] = dE/da[t]: [H], a: what tanh is of; u[t-1] = δ[t] W_hh; s[t] = 1 - h[t]²
+//	δ[t] = dE/da[t]: [H], a: the input of tanh; u[t-1] = δ[t] W_hh; s[t] = 1 - h[t]²
 //	Ω = Σ over t > 0 of (|u[t-1] ⊙ s[t-1]| / |δ[t]| - 1)²
 //
 // The backward pass adds the gradient of λ times Ω to that of W_hh, with δ and h as constants. Each

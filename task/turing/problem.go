@@ -76,7 +76,7 @@ func ParseProblem(name string, seed, stream uint64) (p Problem, err error) {
 		known = append(known, example)
 	}
 	if p.name == "" {
-		return p, fmt.Errorf("--corpus %q is no problem: give %s, or other lengths", name,
+		return p, fmt.Errorf("--corpus %q: --task turing reads generated sequences: give %s, or other lengths", name,
 			strings.Join(known, " or "))
 	}
 	p.key = corpus.Hash3(seed, stream, 0)
@@ -89,7 +89,7 @@ func ParseProblem(name string, seed, stream uint64) (p Problem, err error) {
 		p.leastRepeats, p.mostRepeats, err = parseRange(repeats, 1)
 	}
 	if err == nil && repeated != (p.repeats > 0) {
-		err = fmt.Errorf("give LENGTHS alone, and of repeat-copy LENGTHSxREPEATS")
+		err = fmt.Errorf("give LENGTHS, or for repeat-copy LENGTHSxREPEATS")
 	}
 	if err != nil {
 		return p, fmt.Errorf("--corpus %q: %w", name, err)

@@ -121,8 +121,8 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"copy":                   "is no problem: give builtin:copy:1-20 or",
-		"builtin:sort":           "is no problem",
+		"copy":                   "reads generated sequences: give builtin:copy:1-20 or",
+		"builtin:sort":           "reads generated sequences",
 		"builtin:copy:":          `"" is no range`,
 		"builtin:copy:20-1":      `"20-1" is no range`,
 		"builtin:copy:1-1001":    "of 1 to 1000",
