@@ -76,8 +76,8 @@ func ParseProblem(name string, seed, stream uint64) (p Problem, err error) {
 		known = append(known, example)
 	}
 	if p.name == "" {
-		return p, fmt.Errorf("--corpus %q: --task turing reads generated sequences: give %s, or other lengths", name,
-			strings.Join(known, " or "))
+		return p, fmt.Errorf("--corpus %q: --task turing reads generated sequences: give %s, or "+
+			"other lengths", name, strings.Join(known, " or "))
 	}
 	p.key = corpus.Hash3(seed, stream, 0)
 	if !given {

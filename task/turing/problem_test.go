@@ -127,7 +127,7 @@ func TestNames(t *testing.T) {
 		"builtin:copy:20-1":      `"20-1" is no range`,
 		"builtin:copy:1-1001":    "of 1 to 1000",
 		"builtin:recall:1":       "of 2 to 1000, such as 2-20",
-		"builtin:copy:3x3":       "LENGTHS alone",
+		"builtin:copy:3x3":       "give LENGTHS, or",
 		"builtin:repeat-copy:3":  "LENGTHSxREPEATS",
 		"builtin:repeat-copy:3x": `"" is no range`,
 	} {
