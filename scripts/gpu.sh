@@ -43,8 +43,11 @@ fi
 # For a kernel that hangs.
 scripts/kernels.sh debug "$folder/programs/debug"
 
-# Compressed, for the folder is to be copied to another machine, which may have no xz.
-tar -C "$folder/programs" -cf - . | gzip -9 >"$folder/programs.tar.gz"
+# Compressed, for the folder is to be copied to another machine, which may have no xz or zstd: the
+# program gpu, as gzip, unpacks the others.
+tar -C "$folder/programs" --exclude=./gpu -cf - . |
+	"$folder/programs/gpu" compress >"$folder/programs.tar.zst"
+gzip -9 <"$folder/programs/gpu" >"$folder/gpu.gz"
 rm -rf "$folder/programs"
 
 cat >"$folder/run.sh" <<'END'
@@ -62,13 +65,15 @@ fi
 mkdir -p "$parent"
 mkdir "$work"
 : >"$mark"
-tar -xzf "$here/programs.tar.gz" -C "$work"
+gzip -dc "$here/gpu.gz" >"$work/gpu"
+chmod +x "$work/gpu"
+"$work/gpu" decompress <"$here/programs.tar.zst" | tar -xf - -C "$work"
 exec "$work/gpu" -folder "$work" "$@"
 END
 chmod +x "$folder/run.sh"
 # With the tree itself, of 16 MiB, it is to fit into 64 MiB.
 most=$((48 << 20))
-bytes=$(stat -c %s "$folder/programs.tar.gz")
+bytes=$(stat -c %s "$folder/programs.tar.zst" "$folder/gpu.gz" | awk '{ all += $1 } END { print all }')
 say "packed: $((bytes >> 20)) MiB, $folder/run.sh"
 if [ "$bytes" -gt $most ]; then
 	say "the pack may have $((most >> 20)) MiB"

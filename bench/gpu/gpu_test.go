@@ -388,3 +388,20 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("bytes held after the first time and the second: %d", held)
 	}
 }
+
+// TestPack unpacks what was packed.
+func TestPack(t *testing.T) {
+	text := strings.Repeat("a program ", 1<<16)
+	var packed, unpacked strings.Builder
+	if err := compress(&packed, strings.NewReader(text)); err != nil {
+		t.Fatal(err)
+	}
+	err := decompress(&unpacked, strings.NewReader(packed.String()))
+	if err != nil || unpacked.String() != text || packed.Len() > 1<<10 {
+		t.Errorf("%v: %d bytes, packed %d", err, unpacked.Len(), packed.Len())
+	}
+	half := packed.String()[:packed.Len()/2]
+	if err := decompress(&unpacked, strings.NewReader(half)); err == nil {
+		t.Error("half a pack is unpacked")
+	}
+}

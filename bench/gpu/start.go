@@ -14,8 +14,13 @@ import (
 
 // start runs a command.
 func start(ctx context.Context, arguments []string) error {
-	if len(arguments) > 0 && arguments[0] == "measure" {
+	switch first := strings.Join(arguments[:min(1, len(arguments))], ""); first {
+	case "measure":
 		return measureCommand(ctx, arguments[1:], os.Stdout)
+	case "compress":
+		return compress(os.Stdout, os.Stdin)
+	case "decompress":
+		return decompress(os.Stdout, os.Stdin)
 	}
 	var c config
 	set := flag.NewFlagSet("gpu [flag...] facts|tests|tools", flag.ContinueOnError)
