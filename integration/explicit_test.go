@@ -101,7 +101,7 @@ func TestTuringUse(t *testing.T) {
 		"builtin:copy:5":          {"9 inputs", "give the problem that it learns"},
 		"builtin:repeat-copy:5":   {"LENGTHSxREPEATS"},
 		"builtin:repeat-copy:0x1": {`"0"`, "1-20"},
-		"builtin:opticks":         {"no problem", "builtin:copy:1-20"},
+		"builtin:opticks":         {"reads generated sequences", "builtin:copy:1-20"},
 	} {
 		code, _, stderr = run(t, "eval", "--checkpoint", newest, "--corpus", corpus)
 		oneLine(t, code, 2, stderr, append(words, corpus)...)
