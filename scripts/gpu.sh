@@ -73,7 +73,7 @@ END
 chmod +x "$folder/run.sh"
 # With the tree itself, of 16 MiB, it is to fit into 64 MiB.
 most=$((48 << 20))
-bytes=$(stat -c %s "$folder/programs.tar.zst" "$folder/gpu.gz" | awk '{ all += $1 } END { print all }')
+bytes=$(cat "$folder"/programs.tar.zst "$folder"/gpu.gz | wc -c)
 say "packed: $((bytes >> 20)) MiB, $folder/run.sh"
 if [ "$bytes" -gt $most ]; then
 	say "the pack may have $((most >> 20)) MiB"
