@@ -41,7 +41,7 @@ type Perceptron struct {
 func NewPerceptron(dev Device, s PerceptronShape) *Perceptron {
 	p := &Perceptron{dev: dev, shape: s, first: make([]int32, s.N)}
 	p.flat = dev.Alloc((s.Layers + len(p.d)) * padded(s.N*s.H))
-	parts := parts{p.flat}
+	parts := parts{flat: p.flat}
 	for range s.Layers {
 		p.y = append(p.y, parts.take(s.N*s.H))
 	}
@@ -104,9 +104,16 @@ func (p *Perceptron) Close() {
 }
 
 // parts cuts memory into parts that are each aligned.
-type parts struct{ flat []float32 }
+type parts struct {
+	flat   []float32 // the rest; nil: parts are only counted
+	floats int       // that the parts took
+}
 
 func (p *parts) take(n int) []float32 {
+	p.floats += padded(n)
+	if p.flat == nil {
+		return nil
+	}
 	part := p.flat[:n:n]
 	p.flat = p.flat[padded(n):]
 	return part

@@ -82,15 +82,9 @@ func skippingSize(on Sizer, s RecurrentShape, inference bool) Size {
 }
 
 // cut cuts the memory into parts, and returns how many floats they take. Nil has no parts.
-func (r *skipping) cut(s RecurrentShape, inference bool, flat []float32) (floats int) {
-	rest := parts{flat}
-	take := func(n int) []float32 {
-		floats += padded(n)
-		if flat == nil {
-			return nil
-		}
-		return rest.take(n)
-	}
+func (r *skipping) cut(s RecurrentShape, inference bool, flat []float32) int {
+	rest := parts{flat: flat}
+	take := rest.take
 	steps, count, _ := s.blocks()
 	block, states := s.block(steps), count+1
 	if inference {
@@ -105,7 +99,7 @@ func (r *skipping) cut(s RecurrentShape, inference bool, flat []float32) (floats
 		r.doutputs, r.dx = take((s.Skip+s.T)*s.B*s.H), take(steps*s.B*block.D)
 		r.d[0], r.d[1], r.partial = block.State(take), block.State(take), block.Weights(take)
 	}
-	return floats
+	return rest.floats
 }
 
 // skipBlock is a range of a segment's steps with its layer.

@@ -87,15 +87,9 @@ func newTransition(dev Device, s RecurrentShape, inference bool) *transition {
 }
 
 // cut cuts the memory into parts, and returns how many floats they take. Nil has no parts.
-func (r *transition) cut(s RecurrentShape, inference bool, flat []float32) (floats int) {
-	rest := parts{flat}
-	take := func(n int) []float32 {
-		floats += padded(n)
-		if flat == nil {
-			return nil
-		}
-		return rest.take(n)
-	}
+func (r *transition) cut(s RecurrentShape, inference bool, flat []float32) int {
+	rest := parts{flat: flat}
+	take := rest.take
 	states := s.T + 1
 	if inference {
 		states = 2
@@ -109,7 +103,7 @@ func (r *transition) cut(s RecurrentShape, inference bool, flat []float32) (floa
 		r.d[0], r.d[1], r.live = s.State(take), s.State(take), take(s.B*s.H)
 		r.partial = s.step().Weights(take)
 	}
-	return floats
+	return rest.floats
 }
 
 // at is the state before step t.
