@@ -1,0 +1,206 @@
+package subword
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// decoder changes a list of tokens on its way to a text. It may change the list that it is given.
+type decoder interface {
+	decode(tokens []string) []string
+}
+
+// Decode returns the text of ids, which must be in [0, Len()).
+func (t *Tokenizer) Decode(ids []int32) string {
+	tokens := make([]string, len(ids))
+	for i, id := range ids {
+		tokens[i] = t.tokens[id]
+		if found, ok := t.added.normalized[id]; ok {
+			tokens[i] = found
+		}
+	}
+	if len(t.decoder) == 0 {
+		return strings.Join(tokens, " ")
+	}
+	for _, d := range t.decoder {
+		tokens = d.decode(tokens)
+	}
+	return strings.Join(tokens, "")
+}
+
+// maxHeld bounds the tokens that a Stream holds back: a character has at most four bytes.
+const maxHeld = 8
+
+// Stream decodes ids as they come.
+type Stream struct {
+	of   *Tokenizer
+	ids  []int32 // the last tokens whose text is complete, and the held ones
+	done int     // of ids, those before the held ones
+}
+
+// NewStream makes a stream.
+func (t *Tokenizer) NewStream() *Stream { return &Stream{of: t} }
+
+// Next returns what a token adds to the text. A token that ends within a character adds nothing
+// until a later one completes it.
+func (s *Stream) Next(id int32) string {
+	before := s.of.Decode(s.ids[:s.done])
+	s.ids = append(s.ids, id)
+	now := s.of.Decode(s.ids)
+	held := len(s.ids) - s.done
+	if strings.HasSuffix(now, string(utf8.RuneError)) && held < maxHeld {
+		return ""
+	}
+	if s.done > 0 { // a token needs one before it, to be no text's beginning
+		s.ids = append(s.ids[:0], s.ids[s.done:]...)
+	}
+	s.done = len(s.ids)
+	if !strings.HasPrefix(now, before) { // the decoder joins tokens, such as WordPiece's "do not"
+		return now
+	}
+	return now[len(before):]
+}
+
+// byteDecoder undoes the byte level. Bytes that are no text become U+FFFD.
+type byteDecoder struct{}
+
+func (byteDecoder) decode(tokens []string) []string {
+	var text []byte
+	for _, token := range tokens {
+		text = appendBytes(text, token)
+	}
+	return []string{toText(text)}
+}
+
+// toText replaces each longest beginning of a character that has no end, and each other byte that
+// is not UTF-8, by U+FFFD (Unicode 15, section 3.9).
+func toText(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	var text strings.Builder
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			for n < len(b) && !utf8.FullRune(b[:n+1]) {
+				n++
+			}
+		}
+		text.WriteRune(r)
+		b = b[n:]
+	}
+	return text.String()
+}
+
+// wordPieceDecoder joins the parts of words, and puts spaces between words.
+type wordPieceDecoder struct {
+	prefix  string
+	cleanup bool
+}
+
+func (w wordPieceDecoder) decode(tokens []string) []string {
+	for i, token := range tokens {
+		if i > 0 {
+			if part, ok := strings.CutPrefix(token, w.prefix); ok {
+				token = part
+			} else {
+				token = " " + token
+			}
+		}
+		if w.cleanup {
+			token = cleanup(token)
+		}
+		tokens[i] = token
+	}
+	return tokens
+}
+
+// cleanup removes the spaces that English has not, one replacement after the other.
+func cleanup(token string) string {
+	for _, c := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"},
+		{" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
+		{" 're", "'re"}} {
+		token = strings.ReplaceAll(token, c[0], c[1])
+	}
+	return token
+}
+
+// suffixDecoder replaces the mark at the ends of words by spaces, but not the last token's.
+type suffixDecoder string
+
+func (s suffixDecoder) decode(tokens []string) []string {
+	for i, token := range tokens {
+		by := " "
+		if i == len(tokens)-1 {
+			by = ""
+		}
+		tokens[i] = strings.ReplaceAll(token, string(s), by)
+	}
+	return tokens
+}
+
+// byteFallbackDecoder turns tokens such as <0xE6> into bytes.
+type byteFallbackDecoder struct{}
+
+func (byteFallbackDecoder) decode(tokens []string) []string {
+	var out []string
+	var held []byte
+	flush := func() {
+		if utf8.Valid(held) && len(held) > 0 {
+			out = append(out, string(held))
+		} else {
+			for range held {
+				out = append(out, string(utf8.RuneError))
+			}
+		}
+		held = held[:0]
+	}
+	for _, token := range tokens {
+		if len(token) == 6 && strings.HasPrefix(token, "<0x") && token[5] == '>' {
+			if b, err := strconv.ParseUint(token[3:5], 16, 8); err == nil {
+				held = append(held, byte(b))
+				continue
+			}
+		}
+		flush()
+		out = append(out, token)
+	}
+	flush()
+	return out
+}
+
+// fuse joins all tokens.
+type fuse struct{}
+
+func (fuse) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
+
+// stripDecoder removes up to so many characters at the ends of each token.
+type stripDecoder struct {
+	content     string
+	left, right int
+}
+
+func (s stripDecoder) decode(tokens []string) []string {
+	for i, token := range tokens {
+		for range min(s.left, len(token)) {
+			token = strings.TrimPrefix(token, s.content)
+		}
+		for range min(s.right, len(token)) {
+			token = strings.TrimSuffix(token, s.content)
+		}
+		tokens[i] = token
+	}
+	return tokens
+}
+
+// decode replaces in each token what a pattern finds.
+func (r replace) decode(tokens []string) []string {
+	for i, token := range tokens {
+		changed, err := r.normalize([]byte(token), false)
+		if err == nil { // a pattern that takes too long leaves the token as it is
+			tokens[i] = string(changed)
+		}
+	}
+	return tokens
+}
