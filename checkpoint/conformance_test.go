@@ -261,6 +261,7 @@ func snapshot(step int64, variant float32) Snapshot {
 		},
 		Spec:       json.RawMessage(`{"name":"opticks","corpus":"a<b"}`),
 		Training:   json.RawMessage(`{"schedule":{"best":1.5}}`),
+		Tokenizer:  json.RawMessage(`{"vocab":{"<unk>":0,"\u003c":1}}`),
 		Vocabulary: []string{"<unk>", " ", "e", "\u00e9"},
 		Metrics:    map[string]float64{"loss": float64(variant), "gone": math.Inf(1)},
 	}
@@ -285,8 +286,8 @@ func wantHolds(t *testing.T, c *Checkpoint, want Snapshot) {
 			t.Errorf("%s holds %v and %v, want %v", f.Name, dst, all, f.Tensors)
 		}
 	}
-	got := Snapshot{c.Step, c.Epoch, c.Digest, want.Files, c.Spec, c.Training, c.Vocabulary,
-		c.Outputs, c.Metrics}
+	got := Snapshot{c.Step, c.Epoch, c.Digest, want.Files, c.Spec, c.Training, c.Tokenizer,
+		c.Vocabulary, c.Outputs, c.Metrics}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("manifest of %+v, want %+v", got, want)
 	}

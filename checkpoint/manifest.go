@@ -50,6 +50,8 @@ type Manifest struct {
 	Training   json.RawMessage `json:"training,omitempty"`
 	Metrics    Metrics         `json:"metrics,omitempty"`
 	Vocabulary []string        `json:"vocabulary,omitempty"`
+	// Tokenizer splits text into the vocabulary's subwords. This package does not read it.
+	Tokenizer json.RawMessage `json:"tokenizer,omitempty"`
 	// Outputs are what the network predicts, if that is not the tokens that it reads.
 	Outputs []string `json:"outputs,omitempty"`
 	// SHA256 is the hash of the manifest's compact JSON with this field empty.
@@ -185,7 +187,7 @@ func parseManifest(b []byte) (*Manifest, error) {
 		return nil, errors.New("goes on after its JSON object")
 	}
 	var err error
-	for _, raw := range []*json.RawMessage{&m.Spec, &m.Training} {
+	for _, raw := range []*json.RawMessage{&m.Spec, &m.Training, &m.Tokenizer} {
 		if *raw, err = compact(*raw); err != nil {
 			return nil, err
 		}

@@ -81,11 +81,11 @@ type Snapshot struct {
 	Step, Epoch int64
 	Digest      uint64 // see Manifest
 	Files       []File
-	// Spec and Training are JSON values, or empty (see Manifest).
-	Spec, Training json.RawMessage
-	Vocabulary     []string
-	Outputs        []string
-	Metrics        map[string]float64
+	// Spec, Training and Tokenizer are JSON values, or empty (see Manifest).
+	Spec, Training, Tokenizer json.RawMessage
+	Vocabulary                []string
+	Outputs                   []string
+	Metrics                   map[string]float64
 }
 
 // Store is a folder with the checkpoints of one run. Its methods may be called concurrently, but a
@@ -236,6 +236,9 @@ func (s *Store) manifest(snap Snapshot) (*Manifest, error) {
 	}
 	if m.Training, err = compact(snap.Training); err != nil {
 		return nil, fmt.Errorf("the training state is not JSON: %w", err)
+	}
+	if m.Tokenizer, err = compact(snap.Tokenizer); err != nil {
+		return nil, fmt.Errorf("the tokenizer is not JSON: %w", err)
 	}
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("the manifest %w", err)

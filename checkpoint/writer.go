@@ -146,6 +146,7 @@ func (h *snapshotCopy) copy(snap Snapshot) {
 	h.snap.Files = files
 	h.snap.Spec = slices.Clone(snap.Spec)
 	h.snap.Training = slices.Clone(snap.Training)
+	h.snap.Tokenizer = slices.Clone(snap.Tokenizer)
 	h.snap.Vocabulary = slices.Clone(snap.Vocabulary)
 	h.snap.Outputs = slices.Clone(snap.Outputs)
 	h.snap.Metrics = make(map[string]float64, len(snap.Metrics))

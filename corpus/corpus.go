@@ -1,15 +1,15 @@
 // Package corpus turns text into tokens and tokens into the lanes that training reads.
 //
 // Open reads a text (the embedded one, files, folders, or objects in blob storage; plain, .gz or
-// .zst, as a whole or as documents in the lines of a .jsonl), splits it into characters or words,
-// and builds a vocabulary or takes the given one. It writes the token ids
+// .zst, as a whole or as documents in the lines of a .jsonl), splits it into characters, words or
+// subwords, and builds a vocabulary or takes the given one. It writes the token ids
 // once, to a file in a cache folder; all later reads are ranges of that file. Neither the text nor
 // its tokens are held in memory, so a corpus may be larger than memory. A Sampler says which tokens
 // each lane reads at each step; it is a pure function. A Reader fetches them in time-major order.
 // An Evaluation covers a range of tokens exactly once. Measure counts n-grams and fits Zipf's law.
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
-// URLs passes a function that opens buckets. It imports internal/flock and, outside of this module,
+// URLs passes a function that opens buckets. It imports internal/flock, corpus/subword and, outside of this module,
 // gocloud.dev/blob and klauspost/compress/zstd.
 package corpus
 
@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -44,6 +45,11 @@ type Config struct {
 	// MaxTokens keeps only the first tokens; 0 keeps all. The vocabulary is still built from the
 	// whole text.
 	MaxTokens int64
+	// SubwordFile is the tokenizer.json of a Subword tokenizer: a path or the URL of an object.
+	// Empty: one of Subwords tokens is trained on the text. Both are ignored when Vocabulary is
+	// given.
+	SubwordFile string
+	Subwords    int
 	// Vocabulary is the vocabulary of an earlier run: of the resumed job or the evaluated model.
 	// Nil builds a new one.
 	Vocabulary *Vocabulary
@@ -60,6 +66,9 @@ func (c Config) validate() error {
 	}
 	if c.MinFrequency < 0 {
 		return fmt.Errorf("--min-frequency %d is negative", c.MinFrequency)
+	}
+	if c.Vocabulary != nil && (c.Vocabulary.subwords != nil) != (c.Tokenizer.Unit == Subword) {
+		return errors.New("--tokenizer: the vocabulary has other tokens")
 	}
 	if c.MaxTokens < 0 {
 		return fmt.Errorf("--max-tokens %d is negative", c.MaxTokens)
@@ -90,6 +99,18 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 		return nil, err
 	}
 	defer src.close()
+	if cfg.SubwordFile != "" && cfg.Vocabulary == nil {
+		read, err := ReadSubwords(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Vocabulary = OfSubwords(read)
+	}
+	if cfg.Vocabulary != nil && cfg.Vocabulary.subwords != nil {
+		if err := cfg.Tokenizer.needsEnd(cfg.Vocabulary.subwords); err != nil {
+			return nil, err
+		}
+	}
 	id := identify(src.identity(), cfg)
 	if src.jsonLines() {
 		id.TextField = field
@@ -206,6 +227,7 @@ type identity struct {
 	Vocabulary   string        `json:"vocabulary"` // fingerprint of Config.Vocabulary, or empty
 	TextField    string        `json:"text_field,omitempty"`
 	Ends         Ends          `json:"ends,omitempty"`
+	Subwords     int           `json:"subwords,omitempty"`
 	More         any           `json:"more,omitempty"`
 }
 
@@ -222,6 +244,9 @@ func identify(source string, cfg Config) identity {
 	}
 	id.MinFrequency = max(cfg.MinFrequency, 1) // 0 and 1 give the same vocabulary
 	id.Reserved = cfg.Reserved
+	if cfg.Tokenizer.Unit == Subword {
+		id.Subwords = cfg.Subwords
+	}
 	return id
 }
 
@@ -254,7 +279,8 @@ func buildTokens(
 			return err
 		}
 		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.Put)
-		mark := func() error { return w.Put(vocabulary.ID(EndOfText)) }
+		end, _ := vocabulary.End()
+		mark := func() error { return w.Put(end) }
 		if err := cfg.Tokenizer.scanTexts(ctx, read, ids, mark); err != nil {
 			return err
 		}

@@ -35,9 +35,12 @@ func newKeyCounter(dir string, limit int) *keyCounter {
 }
 
 // add counts one occurrence of key. The caller may reuse key.
-func (t *keyCounter) add(key []byte) error {
+func (t *keyCounter) add(key []byte) error { return t.addCount(key, 1) }
+
+// addCount counts n occurrences of key. The caller may reuse key.
+func (t *keyCounter) addCount(key []byte, n int64) error {
 	if i, ok := t.index[string(key)]; ok {
-		t.counts[i]++
+		t.counts[i] += n
 		return nil
 	}
 	if t.bytes+len(key)+keyOverhead > t.limit && len(t.index) > 0 {
@@ -46,7 +49,7 @@ func (t *keyCounter) add(key []byte) error {
 		}
 	}
 	t.index[string(key)] = len(t.counts)
-	t.counts = append(t.counts, 1)
+	t.counts = append(t.counts, n)
 	t.bytes += len(key) + keyOverhead
 	return nil
 }

@@ -19,6 +19,8 @@ const (
 	// Word splits at white space (unicode.IsSpace) and keeps everything else, including punctuation
 	// and capitals. White space is dropped, so line ends vanish and there is no <eos>.
 	Word Unit = "word"
+	// Subword is a part of a word, by a vocabulary with a subword.Tokenizer.
+	Subword Unit = "subword"
 )
 
 // Separator is the text between two tokens: a space between words, nothing between characters.
@@ -75,8 +77,8 @@ type Tokenizer struct {
 func (t Tokenizer) marksEnds() bool { return t.Ends != "" && t.Ends != NoEnds }
 
 func (t Tokenizer) validate() error {
-	if t.Unit != Char && t.Unit != Word {
-		return fmt.Errorf("--tokenizer %q is not one of char, word", t.Unit)
+	if t.Unit != Char && t.Unit != Word && t.Unit != Subword {
+		return fmt.Errorf("--tokenizer %q is not one of char, word, bpe", t.Unit)
 	}
 	if t.Normalize != None && t.Normalize != Letters && t.Normalize != Punctuation {
 		return fmt.Errorf("--normalize %q is not one of none, letters, punctuation", t.Normalize)
@@ -376,8 +378,13 @@ func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
-	if t.Unit == Word {
+	switch t.Unit {
+	case Word:
 		return &Splitter{tokenizer: t, to: &words{word: token}}, nil
+	case Subword:
+		return nil, errors.New("--tokenizer: examples have words or characters, not subwords: " +
+			"give word or char")
+	case Char:
 	}
 	var buf []byte
 	return &Splitter{tokenizer: t, to: chars{char: func(r rune) error {

@@ -1,15 +1,19 @@
 package corpus
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"rondo/corpus/subword"
 )
 
 // Unknown is the token with id 0. It stands for every token that is not in the vocabulary.
@@ -19,10 +23,55 @@ const Unknown = "<unk>"
 const MaxVocabulary = 1 << 22
 
 // Vocabulary maps tokens to ids, 0 to Len()-1, and back. It is immutable. Its JSON is the list of
-// tokens in the order of their ids.
+// tokens in the order of their ids, or, of subwords, a tokenizer.json.
 type Vocabulary struct {
-	tokens []string
-	ids    map[string]int32
+	tokens   []string
+	ids      map[string]int32
+	subwords *subword.Tokenizer // nil: characters or words
+}
+
+// OfSubwords is the vocabulary of a tokenizer, whose token 0 may be any.
+func OfSubwords(t *subword.Tokenizer) *Vocabulary {
+	v := &Vocabulary{subwords: t, ids: make(map[string]int32, t.Len())}
+	for id := range int32(t.Len()) {
+		v.tokens = append(v.tokens, t.Token(id))
+		v.ids[t.Token(id)] = id
+	}
+	return v
+}
+
+// StoredVocabulary is the vocabulary of a checkpoint: its tokens and, of subwords, the
+// tokenizer.json.
+func StoredVocabulary(tokens []string, tokenizer []byte) (*Vocabulary, error) {
+	if len(tokenizer) == 0 {
+		return NewVocabulary(tokens)
+	}
+	t, err := subword.Read(tokenizer)
+	if err != nil {
+		return nil, fmt.Errorf("tokenizer: %w", err)
+	}
+	if v := OfSubwords(t); slices.Equal(v.tokens, tokens) {
+		return v, nil
+	}
+	return nil, errors.New("the tokenizer has other tokens than the vocabulary")
+}
+
+// TokenizerJSON is the tokenizer.json of subwords; nil: the tokens are characters or words. The
+// caller must not change it.
+func (v *Vocabulary) TokenizerJSON() []byte {
+	if v.subwords == nil {
+		return nil
+	}
+	return v.subwords.JSON()
+}
+
+// End returns the id of EndOfText, or of the token that stands for it.
+func (v *Vocabulary) End() (id int32, ok bool) {
+	if v.subwords != nil {
+		return endToken(v.subwords)
+	}
+	id, ok = v.ids[EndOfText]
+	return id, ok
 }
 
 // NewVocabulary makes a vocabulary of tokens in the order of their ids. The first must be <unk>,
@@ -59,11 +108,24 @@ func (v *Vocabulary) Tokens() []string { return slices.Clone(v.tokens) }
 // ID returns the id of a token, or 0 if it is unknown.
 func (v *Vocabulary) ID(token string) int32 { return v.ids[token] }
 
-// MarshalJSON writes the list of tokens.
-func (v *Vocabulary) MarshalJSON() ([]byte, error) { return json.Marshal(v.tokens) }
+// MarshalJSON writes the list of tokens, or the tokenizer.
+func (v *Vocabulary) MarshalJSON() ([]byte, error) {
+	if v.subwords != nil {
+		return v.subwords.JSON(), nil
+	}
+	return json.Marshal(v.tokens)
+}
 
-// UnmarshalJSON reads a list of tokens. It has the conditions of NewVocabulary.
+// UnmarshalJSON reads a list of tokens, which has the conditions of NewVocabulary, or a tokenizer.
 func (v *Vocabulary) UnmarshalJSON(text []byte) error {
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte{'{'}) {
+		t, err := subword.Read(text)
+		if err != nil {
+			return fmt.Errorf("vocabulary: %w", err)
+		}
+		*v = *OfSubwords(t)
+		return nil
+	}
 	var tokens []string
 	if err := json.Unmarshal(text, &tokens); err != nil {
 		return fmt.Errorf("vocabulary: %w", err)
@@ -76,9 +138,13 @@ func (v *Vocabulary) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Fingerprint is a SHA-256 of the tokens in the order of their ids, in hexadecimal.
+// Fingerprint is a SHA-256 of the tokens in the order of their ids, and of the tokenizer, in
+// hexadecimal.
 func (v *Vocabulary) Fingerprint() string {
 	h := sha256.New()
+	if v.subwords != nil {
+		h.Write(v.subwords.JSON())
+	}
 	for _, token := range v.tokens {
 		fmt.Fprintf(h, "%d:%s,", len(token), token)
 	}
@@ -98,7 +164,8 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	}
 	to := v.encoder(t.Unit, put)
 	if t.Ends == LineEnds {
-		to = &lineMarker{to: to, mark: func() error { return put(v.ids[EndOfText]) }}
+		end, _ := v.End()
+		to = &lineMarker{to: to, mark: func() error { return put(end) }}
 	}
 	if err := t.scan(context.Background(), strings.NewReader(text), to); err != nil {
 		return nil, err
@@ -114,6 +181,7 @@ func (v *Vocabulary) Decode(t Tokenizer, ids []int32) string {
 	for _, id := range ids {
 		text.WriteString(d.Next(id))
 	}
+	text.WriteString(d.End())
 	return text.String()
 }
 
@@ -121,21 +189,34 @@ func (v *Vocabulary) Decode(t Tokenizer, ids []int32) string {
 type Decoder struct {
 	vocabulary *Vocabulary
 	tokenizer  Tokenizer
-	begun      bool // a token precedes in the line
+	begun      bool            // a token precedes in the line
+	stream     *subword.Stream // of subwords
+	end        int32           // what an EndOfText that the tokenizer has inserted is; -1: none
 }
 
 // NewDecoder makes a decoder of a text that was split by t.
 func (v *Vocabulary) NewDecoder(t Tokenizer) *Decoder {
-	return &Decoder{vocabulary: v, tokenizer: t}
+	d := &Decoder{vocabulary: v, tokenizer: t, end: -1}
+	if end, ok := v.End(); ok && t.marksEnds() {
+		d.end = end
+	}
+	if v.subwords != nil {
+		d.stream = v.subwords.NewStream()
+	}
+	return d
 }
 
-// Next returns what a token adds to the text.
+// Next returns what a token adds to the text. A subword may end within a character, which then
+// comes with a later one.
 func (d *Decoder) Next(id int32) string {
-	token := d.vocabulary.tokens[id]
-	if d.tokenizer.marksEnds() && token == EndOfText {
+	if id == d.end {
 		d.begun = false
-		return "\n"
+		return d.End() + "\n"
 	}
+	if d.stream != nil {
+		return d.stream.Next(id)
+	}
+	token := d.vocabulary.tokens[id]
 	if d.begun {
 		token = d.tokenizer.Unit.Separator() + token
 	}
@@ -143,8 +224,19 @@ func (d *Decoder) Next(id int32) string {
 	return token
 }
 
+// End returns what is left of a text that ends within a character.
+func (d *Decoder) End() string {
+	if d.stream == nil {
+		return ""
+	}
+	return d.stream.End()
+}
+
 // encoder returns a sink that calls put with the id of every token.
 func (v *Vocabulary) encoder(unit Unit, put func(id int32) error) sink {
+	if v.subwords != nil {
+		return encodeSubwords(v.subwords, put)
+	}
 	if unit == Word {
 		return &words{word: func(word []byte) error { return put(v.ids[string(word)]) }}
 	}
@@ -185,6 +277,13 @@ type frequency struct {
 func countVocabulary(
 	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*Vocabulary, error) {
+	if cfg.Tokenizer.Unit == Subword {
+		made, err := trainSubwords(ctx, read, cfg, scratch)
+		if err != nil {
+			return nil, err
+		}
+		return OfSubwords(made), nil
+	}
 	reserved := cfg.Reserved
 	if cfg.Tokenizer.marksEnds() {
 		reserved = slices.Concat([]string{EndOfText}, reserved)

@@ -161,7 +161,7 @@ func LoadTrained(
 	if err := use.apply(spec); err != nil {
 		return nil, err
 	}
-	vocabulary, err := corpus.NewVocabulary(c.Vocabulary)
+	vocabulary, err := corpus.StoredVocabulary(c.Vocabulary, c.Tokenizer)
 	if err != nil {
 		return nil, fmt.Errorf("manifest.json in %s: %w", c.Path, err)
 	}

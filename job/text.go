@@ -30,7 +30,11 @@ type Text struct {
 
 // Tokenizer is the spec's way to split text.
 func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
-	return corpus.Tokenizer{Unit: corpus.Unit(spec.Tokenizer),
+	unit := corpus.Unit(spec.Tokenizer)
+	if unit != corpus.Char && unit != corpus.Word {
+		unit = corpus.Subword
+	}
+	return corpus.Tokenizer{Unit: unit,
 		Normalize: corpus.Normalization(spec.Normalize), Ends: corpus.Ends(spec.Eos)}
 }
 
@@ -48,24 +52,30 @@ func OpenText(
 	return openCorpus(ctx, source, 0, spec, vocabulary)
 }
 
-func openCorpus(
-	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
-	vocabulary *corpus.Vocabulary,
-) (*corpus.Corpus, error) {
-	var reserved []string
-	if spec.Task == task.Fill {
-		reserved = []string{fill.Blank}
-	}
-	c, err := corpus.Open(ctx, corpus.Config{
+// corpusConfig says how the spec splits a text.
+func corpusConfig(spec *rondov1.JobSpec, source string) corpus.Config {
+	c := corpus.Config{
 		Source:       source,
 		Tokenizer:    Tokenizer(spec),
 		TextField:    spec.TextField,
 		MinFrequency: spec.MinFrequency,
-		Reserved:     reserved,
-		MaxTokens:    maxTokens,
-		Vocabulary:   vocabulary,
+		SubwordFile:  jobspec.TokenizerFile(spec),
+		Subwords:     int(spec.VocabularySize),
 		OpenBucket:   bucket.Open,
-	})
+	}
+	if spec.Task == task.Fill {
+		c.Reserved = []string{fill.Blank}
+	}
+	return c
+}
+
+func openCorpus(
+	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
+	vocabulary *corpus.Vocabulary,
+) (*corpus.Corpus, error) {
+	cfg := corpusConfig(spec, source)
+	cfg.MaxTokens, cfg.Vocabulary = maxTokens, vocabulary
+	c, err := corpus.Open(ctx, cfg)
 	if err != nil && ctx.Err() == nil && !transient(err) {
 		return nil, app.Usage(err)
 	}

@@ -94,6 +94,7 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 		Step: s.Progress.Step, Epoch: s.Progress.Epoch, Digest: s.Digest, Files: files(s),
 		Spec: v.spec, Training: training,
 		Vocabulary: w.data.Vocabulary().Tokens(), Outputs: w.data.Outputs(),
+		Tokenizer: w.data.Vocabulary().TokenizerJSON(),
 		Metrics: job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
 	})
 }

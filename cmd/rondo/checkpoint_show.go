@@ -67,8 +67,11 @@ func printSummary(out io.Writer, s *job.Summary) error {
 	} else if s.Bidirectional {
 		directions = " in each direction"
 	}
-	unit := "characters"
-	if corpus.Unit(s.Tokenizer) == corpus.Word {
+	unit := "subwords"
+	switch corpus.Unit(s.Tokenizer) {
+	case corpus.Char:
+		unit = "characters"
+	case corpus.Word:
 		unit = "words"
 	}
 	reads := "examples"

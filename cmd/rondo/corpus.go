@@ -58,7 +58,10 @@ func statsCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&spec.Corpus, "corpus", spec.Corpus, "text: a path, a blob URL, or "+
 		corpus.Opticks)
-	flags.StringVar(&spec.Tokenizer, "tokenizer", "word", "what a token is: char|word")
+	flags.StringVar(&spec.Tokenizer, "tokenizer", "word", "what a token is: "+
+		"char|word|bpe, or a tokenizer.json")
+	flags.Int64Var(&spec.VocabularySize, "vocabulary-size", spec.VocabularySize,
+		"tokens that --tokenizer bpe learns")
 	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize, "none|letters|punctuation")
 	flags.Int64Var(&spec.MinFrequency, "min-frequency", 0, "rarer tokens become <unk>")
 	flags.Int64Var(&spec.MaxTokens, "max-tokens", 0, "only the first N tokens; 0: all")

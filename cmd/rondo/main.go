@@ -31,8 +31,8 @@ func root() *cobra.Command {
 		certsCommand())
 	group(c, "models", "Models and data:", modelsCommand(), generateCommand(), classifyCommand(),
 		tagCommand(), fillCommand(), translateCommand(), describeCommand(), predictCommand(),
-		answerCommand(), evalCommand(), gradientsCommand(), corpusCommand(), checkpointCommand(),
-		auditCommand())
+		answerCommand(), evalCommand(), gradientsCommand(), corpusCommand(), tokenizerCommand(),
+		checkpointCommand(), auditCommand())
 	return c
 }
 

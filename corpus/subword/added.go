@@ -2,6 +2,7 @@ package subword
 
 import (
 	"bytes"
+	"fmt"
 	"unicode"
 	"unicode/utf8"
 )
@@ -10,7 +11,7 @@ import (
 type added struct {
 	contents   []string
 	normalized map[int32]string // what is found in the normalized text, which Decode writes
-	raw, plain trie // found in the text as it is; in the normalized text
+	raw, plain trie             // found in the text as it is; in the normalized text
 }
 
 // addedToken says how a token is found.
@@ -138,6 +139,10 @@ func (a *added) extract(
 			var err error
 			if p.text, err = r.normalize(p.text, begins); err != nil {
 				return nil, err
+			}
+			if len(p.text) > maxNormalized {
+				return nil, fmt.Errorf("the normalizers make more than %d bytes of a text",
+					maxNormalized)
 			}
 		}
 		dst = a.plain.cut(dst, p)

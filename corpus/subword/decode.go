@@ -62,6 +62,13 @@ func (s *Stream) Next(id int32) string {
 	return now[len(before):]
 }
 
+// End returns the text of the tokens that are held back, and begins a new text.
+func (s *Stream) End() string {
+	before, all := s.of.Decode(s.ids[:s.done]), s.of.Decode(s.ids)
+	s.ids, s.done = s.ids[:0], 0
+	return strings.TrimPrefix(all, before)
+}
+
 // byteDecoder undoes the byte level. Bytes that are no text become U+FFFD.
 type byteDecoder struct{}
 
@@ -197,8 +204,8 @@ func (s stripDecoder) decode(tokens []string) []string {
 // decode replaces in each token what a pattern finds.
 func (r replace) decode(tokens []string) []string {
 	for i, token := range tokens {
-		changed, err := r.normalize([]byte(token), false)
-		if err == nil { // a pattern that takes too long leaves the token as it is
+		changed, err := r.within([]byte(token), maxDecoded)
+		if err == nil { // what takes or makes too much leaves the token as it is
 			tokens[i] = string(changed)
 		}
 	}

@@ -2,6 +2,7 @@ package subword
 
 import (
 	"bytes"
+	"fmt"
 	"unicode"
 	"unicode/utf8"
 
@@ -148,6 +149,11 @@ type replace struct {
 }
 
 func (r replace) normalize(text []byte, _ bool) ([]byte, error) {
+	return r.within(text, maxNormalized)
+}
+
+// within is an error if it makes more than limit bytes.
+func (r replace) within(text []byte, limit int) ([]byte, error) {
 	found, err := r.pattern.find(nil, text)
 	if err != nil || len(found) == 1 && !found[0].is {
 		return text, err
@@ -158,6 +164,9 @@ func (r replace) normalize(text []byte, _ bool) ([]byte, error) {
 			dst = append(dst, r.by...)
 		} else {
 			dst = append(dst, text[m.start:m.end]...)
+		}
+		if len(dst) > limit {
+			return nil, fmt.Errorf("a Replace makes more than %d bytes of a text", limit)
 		}
 	}
 	return dst, nil

@@ -128,7 +128,8 @@ func isPunctuation(r rune) bool {
 	return unicode.IsPunct(r)
 }
 
-// maxMatching bounds the time for one match: a pattern can take exponential time.
+// maxMatching bounds the time for one match, and for all in a text: a pattern can take exponential
+// time.
 const maxMatching = 5 * time.Second
 
 // pattern finds a regular expression.
@@ -137,6 +138,9 @@ type pattern struct{ is *regexp2.Regexp }
 func newPattern(text string) (finder, error) {
 	if text == gpt2Pattern {
 		return words{classes()}, nil
+	}
+	if len(text) > maxPattern {
+		return nil, fmt.Errorf("a regular expression is longer than %d bytes", maxPattern)
 	}
 	compiled, err := regexp2.Compile(text, regexp2.None)
 	if err != nil {
@@ -149,10 +153,13 @@ func newPattern(text string) (finder, error) {
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
 func (p pattern) find(dst []match, text []byte) ([]match, error) {
-	runes := bytes.Runes(text)
+	runes, begin := bytes.Runes(text), time.Now()
 	m, err := p.is.FindRunesMatch(runes)
 	at, place, start := 0, 0, 0 // place: bytes before the rune at
 	for ; m != nil && err == nil; m, err = p.is.FindNextMatch(m) {
+		if time.Since(begin) > maxMatching {
+			break
+		}
 		for ; at < m.Index; at++ {
 			place += utf8.RuneLen(runes[at])
 		}
@@ -165,7 +172,7 @@ func (p pattern) find(dst []match, text []byte) ([]match, error) {
 			start = place
 		}
 	}
-	if err != nil { // its own text has the whole input
+	if err != nil || time.Since(begin) > maxMatching { // the error has the whole input
 		return nil, fmt.Errorf("the regular expression %.200q takes more than %v on the text: "+
 			"give a simpler one", p.is, maxMatching)
 	}

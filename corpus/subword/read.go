@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode"
@@ -186,14 +187,16 @@ func (t *Tokenizer) number(file fileJSON) error {
 	if len(file.Added) > maxAddedTokens {
 		return fmt.Errorf("%d added tokens are more than %d", len(file.Added), maxAddedTokens)
 	}
-	for token, id := range file.Model.Vocabulary {
-		t.ids[token] = id
-	}
+	maps.Copy(t.ids, file.Model.Vocabulary)
+	size := 0
 	for _, a := range file.Added {
 		if id, ok := t.ids[a.Content]; ok && id != a.ID {
 			return fmt.Errorf("the token %.100q has two ids, %d and %d", a.Content, id, a.ID)
 		}
 		t.ids[a.Content] = a.ID
+		if size += len(a.Content); size > maxAddedBytes {
+			return fmt.Errorf("the added tokens have more than %d bytes", maxAddedBytes)
+		}
 	}
 	if len(t.ids) == 0 || len(t.ids) > maxTokens {
 		return fmt.Errorf("%d tokens are not in [1, %d]", len(t.ids), maxTokens)
@@ -262,6 +265,9 @@ func (r *stepReader) each(
 	if r.steps++; r.steps > maxSteps {
 		return fmt.Errorf("has more than %d steps", maxSteps)
 	}
+	if max(len(j.Content), len(j.Prepend), len(j.Prefix), len(j.Suffix)) > maxPattern {
+		return fmt.Errorf("has a text of more than %d bytes", maxPattern)
+	}
 	if j.Type == "Sequence" {
 		for _, one := range list(j) {
 			if err := r.each(one, list, read); err != nil {
@@ -317,6 +323,9 @@ func (r *stepReader) preTokenizer(j stepJSON) error {
 	}
 	switch j.Type {
 	case "ByteLevel":
+		if slices.Contains(t.split, splitter(byteCharacters{})) {
+			return errors.New("comes twice")
+		}
 		by := byteLevelWords{space: isTrue(j.PrefixSpace, true)}
 		if isTrue(j.UseRegex, true) {
 			by.by = cut{words{classes()}, isolated}
@@ -378,6 +387,9 @@ func newMetaspace(j stepJSON) (metaspace, error) {
 	m := metaspace{mark: j.Replacement, scheme: j.Scheme, words: isTrue(j.Split, true)}
 	if m.mark == "" {
 		m.mark = "▁"
+	}
+	if utf8.RuneCountInString(m.mark) > 1 {
+		return m, fmt.Errorf("has the replacement %.100q, which is more than one character", m.mark)
 	}
 	if m.scheme == "" {
 		if m.scheme = "never"; isTrue(j.PrefixSpace, true) {

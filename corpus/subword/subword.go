@@ -18,9 +18,14 @@ const (
 	MaxBytes       = 64 << 20 // of the file
 	maxTokens      = 1 << 22
 	maxTokenBytes  = 4 << 10
+	maxPartBytes   = 512 // of a token of WordPiece
 	maxAddedTokens = 1 << 16
+	maxAddedBytes  = 4 << 20
 	maxSteps       = 64 // normalizers, pre-tokenizers or decoders
-	maxWordChars   = 1 << 16
+	maxWordChars   = 1000
+	maxPattern     = 4 << 10  // bytes of a pattern, and of what replaces it
+	maxNormalized  = 16 << 20 // bytes that normalizers make of a piece of text
+	maxDecoded     = 64 << 10 // bytes that a decoder makes of a token
 )
 
 // Tokenizer is the content of a tokenizer.json. It is immutable.

@@ -16,6 +16,7 @@ const (
 	// MinSize is the smallest vocabulary beside the special tokens: the 256 bytes.
 	MinSize = 256
 
+	maxSymbols       = 1 << 28 // bytes of all words
 	maxWordBytes     = 1 << 10 // the rest of a longer word is not learned from
 	wordsBetweenAsks = 1 << 12 // whether ctx has ended
 )
@@ -37,6 +38,9 @@ func Train(
 	for word, count := range words {
 		if len(t.counts) == MaxWords {
 			return nil, fmt.Errorf("more than %d different words", MaxWords)
+		}
+		if len(t.symbols) > maxSymbols-maxWordBytes {
+			return nil, fmt.Errorf("the different words have more than %d bytes", maxSymbols)
 		}
 		t.add(word, count)
 	}
@@ -252,9 +256,11 @@ func (t *trainer) file(special []string) []byte {
 		fmt.Fprintf(&b, `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,`+
 			`"rstrip":false,"normalized":false,"special":true}`, comma(i), i, quoted(token))
 	}
-	const step = `{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true}`
-	b.WriteString(`],"normalizer":null,"pre_tokenizer":` + step + `,"post_processor":null,` +
-		`"decoder":` + step + `,"model":{"type":"BPE","dropout":null,"unk_token":null,` +
+	const options = `"trim_offsets":true,"use_regex":true}`
+	b.WriteString(`],"normalizer":null,` +
+		`"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,` + options +
+		`,"post_processor":null,"decoder":{"type":"ByteLevel","add_prefix_space":true,` + options +
+		`,"model":{"type":"BPE","dropout":null,"unk_token":null,` +
 		`"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,` +
 		`"byte_fallback":false,"ignore_merges":false,"vocab":{`)
 	for i, token := range t.tokens {

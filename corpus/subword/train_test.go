@@ -171,13 +171,22 @@ func TestTrainedTokenizerKeepsEveryByte(t *testing.T) {
 		if err != nil || made.Decode(ids) != text {
 			t.Errorf("%.20q…: the decoded text differs: %v", text, err)
 		}
+	}
+	text := string(book(t)[:10000]) + "é日本語\U0001F600"
+	ids, err := e.Encode([]byte(text), true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for cut := range 4 { // the last character has four bytes
 		var stream strings.Builder
-		s := made.NewStream()
-		for _, id := range ids {
+		s, shown := made.NewStream(), ids[:len(ids)-cut]
+		for _, id := range shown {
 			stream.WriteString(s.Next(id))
 		}
-		if stream.String() != text {
-			t.Errorf("%.20q…: the streamed text differs", text)
+		stream.WriteString(s.End())
+		if stream.String() != made.Decode(shown) {
+			t.Errorf("without the last %d tokens the streamed text ends %q", cut,
+				stream.String()[max(0, stream.Len()-20):])
 		}
 	}
 }

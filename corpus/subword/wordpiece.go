@@ -37,6 +37,9 @@ func newWordPiece(m modelJSON, ids map[string]int32) (*wordPiece, error) {
 	for token := range ids {
 		w.longest = max(w.longest, len(token))
 	}
+	if w.longest > maxPartBytes {
+		return nil, fmt.Errorf("a token of WordPiece is longer than %d bytes", maxPartBytes)
+	}
 	return w, nil
 }
 

@@ -116,6 +116,7 @@ type place struct {
 // places returns the locations that a spec names.
 func places(spec *rondov1.JobSpec) []place {
 	all := []place{{"vectors", spec.Vectors, true}, {"audit-dir", spec.AuditDir, false},
+		{"tokenizer", TokenizerFile(spec), false},
 		{"trace", spec.Trace, false}}
 	for _, data := range []place{
 		{"corpus", spec.Corpus, true}, {"eval-corpus", spec.EvalCorpus, true},

@@ -26,7 +26,7 @@ func flagGroups() []flagGroup {
 			"cpus-per-worker", "memory-per-worker", "grace-period", "node-selector", "toleration",
 			"labels", "spot", "queue", "jobset", "monitoring", "etcd-storage", "s3-secret",
 			"s3-identity", "s3-cidr", "wait", "timeout", "dry-run"}},
-		{"Data", []string{"tokenizer", "normalize", "eos", "text-field", "min-frequency",
+		{"Data", []string{"tokenizer", "vocabulary-size", "normalize", "eos", "text-field", "min-frequency",
 			"max-tokens", "validation-fraction", "eval-corpus", "vectors", "sampling", "max-length",
 			"max-examples"}},
 		{"Model", []string{"task", "embed", "bidirectional", "hidden-backward", "blanks", "pool",

@@ -75,7 +75,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Fill, task.Regress}
 	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "eos", "text_field":
+	case "max_tokens", "eos", "text_field", "vocabulary_size":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}
@@ -168,6 +168,12 @@ func validateTask(spec *rondov1.JobSpec) error {
 	if task.Once(spec.Task) && spec.Epochs != 1 {
 		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
 			spec.Task)
+	}
+	if subwords := []string{task.LM, task.NGram, task.HMM, task.MLP}; spec.Tokenizer != "char" &&
+		spec.Tokenizer != "word" && !slices.Contains(subwords, spec.Task) &&
+		slices.Contains(tasksOf("tokenizer"), spec.Task) {
+		return usagef("--tokenizer %s is for --task %s, and the task is %s: give char or word",
+			spec.Tokenizer, strings.Join(subwords, " or "), spec.Task)
 	}
 	if spec.Task == task.Describe && spec.Vectors == "" {
 		return usagef("--task describe needs --vectors, a file with a vector in each row")
@@ -407,7 +413,8 @@ func Differences(spec, other *rondov1.JobSpec) []string {
 func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	lasts := &rondov1.JobSpec{
 		Job: spec.Job, Task: spec.Task, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
-		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
+		VocabularySize: spec.VocabularySize,
+		MinFrequency:   spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"rondo/compute"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 )
 
@@ -72,6 +73,9 @@ func (f field) choices() []string {
 func (f field) check(value protoreflect.Value) error {
 	switch f.desc.Kind() {
 	case protoreflect.StringKind:
+		if f.desc.Name() == "tokenizer" {
+			return checkTokenizer(value.String())
+		}
 		if n := f.choices(); len(n) > 0 && !slices.Contains(n, value.String()) {
 			return usagef("--%s %q is not one of %s", f.flagName(), value.String(),
 				strings.Join(n, ", "))
@@ -90,6 +94,28 @@ func (f field) check(value protoreflect.Value) error {
 		return nil
 	}
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
+}
+
+// TokenizerFile returns the tokenizer.json that --tokenizer names; empty: it names none.
+func TokenizerFile(spec *rondov1.JobSpec) string {
+	if strings.HasSuffix(strings.ToLower(spec.Tokenizer), ".json") {
+		return spec.Tokenizer
+	}
+	return ""
+}
+
+func checkTokenizer(value string) error {
+	named := []string{"char", "word", "bpe"}
+	if slices.Contains(named, value) ||
+		TokenizerFile(&rondov1.JobSpec{Tokenizer: value}) != "" {
+		return nil
+	}
+	if strings.HasSuffix(value, ".model") {
+		return usagef("--tokenizer %q: models of SentencePiece are not read: convert it to a "+
+			"tokenizer.json, as transformers does", value)
+	}
+	return usagef("--tokenizer %q is not one of %s, and no name of a tokenizer.json", value,
+		strings.Join(named, ", "))
 }
 
 func (f field) checkBounds(v float64) error {

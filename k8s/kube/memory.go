@@ -58,7 +58,9 @@ func (s *Submission) extent(spec *rondov1.JobSpec) (data job.Extent, assumed boo
 		return s.Extent, false
 	case s.Tokens != 0: // also what an older version stored, which measured no outputs
 		return job.Assume(spec, s.Tokens), false
-	case spec.Tokenizer == "word":
+	case spec.Tokenizer == "bpe":
+		return job.Assume(spec, int(spec.VocabularySize)), true
+	case spec.Tokenizer != "char":
 		return job.Assume(spec, wordsAssumed), true
 	}
 	return job.Assume(spec, charactersAssumed), true
@@ -115,8 +117,8 @@ func (s *Submission) size(spec *rondov1.JobSpec) (size, note string, err error) 
 		return "", "", err
 	}
 	size = roomFor(estimate.Total())
-	if assumed && spec.Tokenizer == "word" {
-		note = fmt.Sprintf("each worker gets %s of memory, as for %d different words: the text "+
+	if assumed && spec.Tokenizer != "char" && spec.Tokenizer != "bpe" {
+		note = fmt.Sprintf("each worker gets %s of memory, as for %d different tokens: the text "+
 			"cannot be read from here; --memory-per-worker says otherwise", size, wordsAssumed)
 	}
 	return size, note, nil

@@ -42,11 +42,15 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	}
 	sum, total := sha256.New(), 0
 	places := map[string]string{} // key of the spec: key of the ConfigMap
-	for _, key := range []string{"corpus", "eval_corpus", "vectors"} {
-		if !isLocal(s.Spec[key]) {
+	for _, key := range []string{"corpus", "eval_corpus", "vectors", "tokenizer"} {
+		file := s.Spec[key]
+		if key == "tokenizer" {
+			file = jobspec.TokenizerFile(&rondov1.JobSpec{Tokenizer: file})
+		}
+		if !isLocal(file) {
 			continue
 		}
-		file := strings.TrimPrefix(s.Spec[key], "file://")
+		file = strings.TrimPrefix(file, "file://")
 		flag := "--" + strings.ReplaceAll(key, "_", "-")
 		content, err := readText(flag, file)
 		if err != nil {
@@ -130,10 +134,13 @@ func place(spec *rondov1.JobSpec) (*mounts, error) {
 		writes bool
 	}{
 		{"--corpus", &spec.Corpus, false}, {"--eval-corpus", &spec.EvalCorpus, false},
-		{"--vectors", &spec.Vectors, false},
+		{"--vectors", &spec.Vectors, false}, {"--tokenizer", &spec.Tokenizer, false},
 		{"--checkpoint-dir", &spec.CheckpointDir, true}, {"--audit-dir", &spec.AuditDir, true},
 		{"--trace", &spec.Trace, true},
 	} {
+		if at.value == &spec.Tokenizer && jobspec.TokenizerFile(spec) == "" {
+			continue
+		}
 		parts := []string{*at.value}
 		if strings.HasSuffix(at.flag, "corpus") && task.Texts(spec.Task) {
 			parts = location.All(*at.value)

@@ -79,17 +79,27 @@ func (w Writer) Stream(ctx context.Context, g Generator, each func(Piece) error)
 		return each(Piece{decoder.Next(token), logProbability})
 	}
 	_, err := g.Generate(ctx, read, w.tokens, how)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return nil
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	return err
+	if rest := decoder.End(); rest != "" {
+		return each(Piece{Text: rest})
+	}
+	return nil
 }
 
 // firstToken stands for an empty prefix: the end of a line, or a space, or the most frequent token.
 func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
-	ends := []string{corpus.EndOfText}
-	if unit == corpus.Char {
-		ends = append(ends, "\n", " ")
+	if end, ok := v.End(); ok {
+		return end
+	}
+	var ends []string
+	switch unit {
+	case corpus.Char:
+		ends = []string{"\n", " "}
+	case corpus.Subword: // as byte-level tokenizers write a line feed
+		ends = []string{"\u010a", "\n"}
+	case corpus.Word:
 	}
 	for _, token := range ends {
 		if id := v.ID(token); id != 0 {
