@@ -146,11 +146,19 @@ func openFile(name string) (source, error) {
 }
 
 // openError adds what to do about a file that cannot be opened.
+// missingError says that a file does not exist.
+type missingError struct{ name string }
+
+func (e *missingError) Error() string {
+	return fmt.Sprintf("corpus %s does not exist: give a path, a blob URL or %s", e.name, Opticks)
+}
+
+func (*missingError) Unwrap() error { return fs.ErrNotExist }
+
 func openError(name string, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("corpus %s does not exist: give a path, a blob URL or %s",
-			name, Opticks)
+		return &missingError{name}
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("corpus %s may not be read by user %d: change its permissions",
 			name, os.Getuid())

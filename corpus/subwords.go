@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"iter"
 	"maps"
 	"runtime"
@@ -36,6 +37,10 @@ func endTokens() []string {
 // ReadSubwords reads the tokenizer.json at cfg.SubwordFile, a path or the URL of an object.
 func ReadSubwords(ctx context.Context, cfg Config) (t *subword.Tokenizer, err error) {
 	src, err := openSource(ctx, cfg.SubwordFile, cfg.OpenBucket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--tokenizer %s does not exist: give the path or blob URL of a "+
+			"tokenizer.json", cfg.SubwordFile)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("--tokenizer: %w", err)
 	}
@@ -45,7 +50,11 @@ func ReadSubwords(ctx context.Context, cfg Config) (t *subword.Tokenizer, err er
 		if err != nil {
 			return err
 		}
-		t, err = subword.Read(text)
+		read := subword.Read
+		if Extension(cfg.SubwordFile) == ".model" {
+			read = subword.ReadSentencePiece
+		}
+		t, err = read(text)
 		return err
 	}})
 	if err != nil {

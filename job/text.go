@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
@@ -275,30 +276,36 @@ func (t *Trained) scoreText(
 	if err != nil {
 		return e, err
 	}
-	perCharacter, err := charactersPerToken(ctx, text, source, t.Spec)
+	e = t.scored(sum, targets)
+	perToken, err := t.perToken(ctx, text, source, corpus.Char)
 	if err != nil {
 		return e, err
 	}
-	e = t.scored(sum, targets)
-	e.BitsPerCharacter = e.BitsPerToken / perCharacter
+	e.BitsPerCharacter = e.BitsPerToken / perToken
+	if Tokenizer(t.Spec).Unit == corpus.Subword {
+		if perToken, err = t.perToken(ctx, text, source, corpus.Word); err != nil {
+			return e, err
+		}
+		e.PerplexityPerWord = math.Exp(sum / float64(targets) / perToken)
+	}
 	return e, nil
 }
 
-// charactersPerToken is 1 for characters. For words it is the characters of the normalised text,
-// white space included, divided by its tokens.
-func charactersPerToken(
-	ctx context.Context, text *corpus.Corpus, source string, spec *rondov1.JobSpec,
+// perToken is the number of characters or words, of the normalised text, divided by its tokens.
+// White space counts as characters, and EndOfText as a word.
+func (t *Trained) perToken(
+	ctx context.Context, text *corpus.Corpus, source string, unit corpus.Unit,
 ) (float64, error) {
-	if corpus.Unit(spec.Tokenizer) == corpus.Char {
+	if corpus.Unit(t.Spec.Tokenizer) == unit {
 		return 1, nil
 	}
-	asCharacters := jobspec.Default()
-	asCharacters.Tokenizer, asCharacters.Normalize = string(corpus.Char), spec.Normalize
-	asCharacters.Eos, asCharacters.TextField = spec.Eos, spec.TextField
-	characters, err := OpenText(ctx, source, asCharacters, nil)
+	asUnit := jobspec.Default()
+	asUnit.Tokenizer, asUnit.Normalize = string(unit), t.Spec.Normalize
+	asUnit.Eos, asUnit.TextField = t.Spec.Eos, t.Spec.TextField
+	units, err := OpenText(ctx, source, asUnit, nil)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = characters.Close() }()
-	return float64(characters.Tokens().Len()) / float64(text.Tokens().Len()), nil
+	defer func() { _ = units.Close() }()
+	return float64(units.Tokens().Len()) / float64(text.Tokens().Len()), nil
 }

@@ -101,7 +101,9 @@ type Eval struct {
 	Perplexity       float64 `json:"perplexity,omitempty"`
 	BitsPerToken     float64 `json:"bits_per_token,omitempty"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
-	Tokens           int64   `json:"tokens"` // targets
+	// PerplexityPerWord is exp(loss summed over the text / its words); 0: the tokens are not subwords.
+	PerplexityPerWord float64 `json:"perplexity_per_word,omitempty"`
+	Tokens            int64   `json:"tokens"` // targets
 	// Confusion[i][j] is the number of targets with label i that were predicted as label j. Nil:
 	// the task has no labels, or too many.
 	Confusion [][]int64 `json:"confusion,omitempty"`
@@ -216,6 +218,9 @@ func (e Eval) line() string {
 		e.Step, e.Loss, e.Perplexity, e.BitsPerToken)
 	if e.BitsPerCharacter > 0 {
 		text += fmt.Sprintf(", %.3f bits/character", e.BitsPerCharacter)
+	}
+	if e.PerplexityPerWord > 0 {
+		text += fmt.Sprintf(", perplexity %.3f per word", e.PerplexityPerWord)
 	}
 	return fmt.Sprintf("%s, %d tokens", text, e.Tokens)
 }

@@ -67,8 +67,12 @@ func evalCommand() *cobra.Command {
 		if result.Metrics != nil {
 			return printMetrics(cmd.OutOrStdout(), result)
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\nloss %.4f nats/token\n"+
-			"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity,
+		perWord := ""
+		if result.PerplexityPerWord > 0 {
+			perWord = fmt.Sprintf("perplexity %.4f per word\n", result.PerplexityPerWord)
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\n%sloss %.4f nats/token\n"+
+			"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity, perWord,
 			result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.Tokens)
 		return err
 	}

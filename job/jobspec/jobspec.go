@@ -413,8 +413,7 @@ func Differences(spec, other *rondov1.JobSpec) []string {
 func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	lasts := &rondov1.JobSpec{
 		Job: spec.Job, Task: spec.Task, Tokenizer: spec.Tokenizer, Normalize: spec.Normalize,
-		VocabularySize: spec.VocabularySize,
-		MinFrequency:   spec.MinFrequency, MaxTokens: spec.MaxTokens,
+		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
 		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
@@ -453,6 +452,11 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos
+	}
+	if spec.Tokenizer == "bpe" {
+		lasts.VocabularySize = spec.VocabularySize
+	} else if TokenizerFile(spec) != "" { // the data's fingerprint has its content
+		lasts.Tokenizer = "a tokenizer.json"
 	}
 	if spec.Task == task.Answer {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying

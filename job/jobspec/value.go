@@ -96,9 +96,11 @@ func (f field) check(value protoreflect.Value) error {
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
 }
 
-// TokenizerFile returns the tokenizer.json that --tokenizer names; empty: it names none.
+// TokenizerFile returns the tokenizer.json, or SentencePiece's .model, that --tokenizer names;
+// empty: it names none.
 func TokenizerFile(spec *rondov1.JobSpec) string {
-	if strings.HasSuffix(strings.ToLower(spec.Tokenizer), ".json") {
+	name, _, _ := strings.Cut(strings.ToLower(spec.Tokenizer), "?") // the options of a URL
+	if strings.HasSuffix(name, ".json") || strings.HasSuffix(name, ".model") {
 		return spec.Tokenizer
 	}
 	return ""
@@ -110,11 +112,7 @@ func checkTokenizer(value string) error {
 		TokenizerFile(&rondov1.JobSpec{Tokenizer: value}) != "" {
 		return nil
 	}
-	if strings.HasSuffix(value, ".model") {
-		return usagef("--tokenizer %q: models of SentencePiece are not read: convert it to a "+
-			"tokenizer.json, as transformers does", value)
-	}
-	return usagef("--tokenizer %q is not one of %s, and no name of a tokenizer.json", value,
+	return usagef("--tokenizer %q is not one of %s, and no name of a .json or a .model", value,
 		strings.Join(named, ", "))
 }
 

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Writes tokenizer.json files and trace.json, what tokenizers makes of texts by them.
 
-    pip install tokenizers==0.23.3 && python3 trace.py
+    pip install tokenizers==0.23.3 sentencepiece==0.2.3 && python3 trace.py
 
 Each is trained on ../../opticks.txt and the texts below, so that it has little of everything. With
 the argument "many" it prints the same of a text for each code point of Unicode 3.2 and of random
 mixtures, for TestPeer. trained.tokenizer.json is what BpeTrainer learns from ../../opticks.txt.
 """
+import io
 import json
 import pathlib
 import random
 import sys
 import unicodedata
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer
 from tokenizers import decoders as d
 from tokenizers import models as m
@@ -137,6 +139,18 @@ def main():
                           bpe(1500, min_frequency=2, initial_alphabet=p.ByteLevel.alphabet(), special_tokens=["<eos>"]))
     k.save(str(here / "trained.tokenizer.json"), pretty=False)
     cases["trained"] = [case(k, text) for text in texts]
+    for name, options in {"plain": {}, "bytes": {"byte_fallback": True, "remove_extra_whitespaces": False},
+                          "user": {"add_dummy_prefix": False, "user_defined_symbols": ["▁▁", "[MASK]"]}}.items():
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter((here / "../../opticks.txt").read_text().splitlines()[:1500]), model_writer=model, model_type="bpe",
+            normalization_rule_name="identity", vocab_size=600 if name == "bytes" else 400, minloglevel=2, **options)
+        (here / (name + ".model")).write_bytes(model.getvalue())
+        k = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        cases[name] = []
+        for text in texts:
+            ids = k.encode(text)  # a tokenizer.json has another text for <unk>, and for a mark that was in the text
+            cases[name].append({"ids": ids, "text": None if 0 in ids or "\u2581" in text else k.decode(ids)})
     (here / "trace.json").write_text(json.dumps({"texts": texts, "cases": cases}, indent=None) + "\n")
 
 
