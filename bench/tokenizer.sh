@@ -1,11 +1,11 @@
 #!/bin/sh
-# Trains a byte-level tokenizer on a text and encodes it, beside Hugging Face's tokenizers, by turns:
-# training with as many threads as there are cores, encoding on one core.
+# Trains a byte-level tokenizer on a text and encodes it, beside Hugging Face's tokenizers, by
+# turns: training with as many threads as there are cores, encoding on one core.
 #
-#   PYTHON=$(bench/peers/setup.sh) bench/tokenizer.sh TEXT [SIZE]    # SIZE: of the vocabulary, 32000
+#   PYTHON=$(bench/peers/setup.sh) bench/tokenizer.sh TEXT [SIZE]    # of the vocabulary, 32000
 #
-# It needs bin/rondo (make build). Both encode line by line with the tokenizer that Rondo has trained;
-# the number of tokens must be the same.
+# It needs bin/rondo (make build). Both encode line by line with the tokenizer that Rondo has
+# trained; the number of tokens must be the same.
 set -eu
 
 text=$(realpath "$1")

@@ -9,7 +9,8 @@
 // An Evaluation covers a range of tokens exactly once. Measure counts n-grams and fits Zipf's law.
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
-// URLs passes a function that opens buckets. It imports internal/flock, corpus/subword and, outside of this module,
+// URLs passes a function that opens buckets. It imports internal/flock, corpus/location,
+// corpus/subword and, outside of this module,
 // gocloud.dev/blob and klauspost/compress/zstd.
 package corpus
 

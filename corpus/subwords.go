@@ -29,7 +29,7 @@ const (
 	leastFrequency = 2
 )
 
-// endTokens are what tokenizers of others call EndOfText, in the order in which they are looked for.
+// endTokens are what tokenizers of others call EndOfText, in the order in which they are tried.
 func endTokens() []string {
 	return []string{EndOfText, "</s>", "<|endoftext|>", "<|end_of_text|>", "[SEP]"}
 }
@@ -137,7 +137,7 @@ func trainSubwords(
 		return nil, err
 	}
 	defer words.close()
-	special := slices.Clone(cfg.Reserved)
+	special := cfg.Reserved
 	if cfg.Tokenizer.marksEnds() {
 		special = slices.Concat([]string{EndOfText}, special)
 	}

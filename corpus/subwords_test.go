@@ -32,8 +32,8 @@ func writeText(t testing.TB, text string) string {
 	return path
 }
 
-// TestBytePairs trains a tokenizer with one, two and three threads: it is the same, to the byte, and
-// so are the tokens, which are the text.
+// TestBytePairs trains a tokenizer with one, two and three threads: it is the same, to the byte,
+// and so are the tokens, which are the text.
 func TestBytePairs(t *testing.T) {
 	text := manyWords()
 	path := writeText(t, text)
@@ -60,8 +60,8 @@ func TestBytePairs(t *testing.T) {
 	}
 }
 
-// TestPieces encodes a long text piece by piece: the tokens are those of the whole, but where a word
-// is longer than half a piece.
+// TestPieces encodes a long text piece by piece: the tokens are those of the whole, but where a
+// word is longer than half a piece.
 func TestPieces(t *testing.T) {
 	text := manyWords()
 	text = text[:strings.Index(text, "\u65e5")]

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestSubwords trains a tokenizer and counts its tokens with one, two and three workers, each from a
-// text of its own, so that none finds another's tokens. All write the same tokenizer.json and the
+// TestSubwords trains a tokenizer and counts its tokens with one, two and three workers, each from
+// a text of its own, so that none finds another's tokens. All write the same tokenizer.json and the
 // same sums. With the file, a job has the same tokens as the one that made it. eval, generate,
 // tokenizer and a resume read what the checkpoint has.
 func TestSubwords(t *testing.T) {

@@ -101,7 +101,7 @@ type Eval struct {
 	Perplexity       float64 `json:"perplexity,omitempty"`
 	BitsPerToken     float64 `json:"bits_per_token,omitempty"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
-	// PerplexityPerWord is exp(loss summed over the text / its words); 0: the tokens are not subwords.
+	// PerplexityPerWord is exp(loss summed over the text / its words); 0: no subwords.
 	PerplexityPerWord float64 `json:"perplexity_per_word,omitempty"`
 	Tokens            int64   `json:"tokens"` // targets
 	// Confusion[i][j] is the number of targets with label i that were predicted as label j. Nil:

@@ -24,8 +24,8 @@ import (
 const maxLine = 64 << 20
 
 func tokenizerCommand() *cobra.Command {
-	c := &cobra.Command{Use: "tokenizer", Short: "Make and use a tokenizer.json, whose tokens are " +
-		"subwords"}
+	c := &cobra.Command{Use: "tokenizer",
+		Short: "Make and use a tokenizer.json, whose tokens are subwords"}
 	c.AddCommand(tokenizerTrainCommand(), tokenizerShowCommand(), tokenizerEncodeCommand(),
 		tokenizerDecodeCommand())
 	return c
@@ -65,8 +65,8 @@ func tokenizerTrainCommand() *cobra.Command {
 		"how often the parts of a new token must occur together; at least 2")
 	flags.StringVar(&spec.Normalize, "normalize", spec.Normalize, "none|letters|punctuation: the "+
 		"text is changed before; the tokenizer does not know of it")
-	flags.StringVar(&spec.Eos, "eos", spec.Eos, "line|document: have a token <eos>, for a job with "+
-		"this --eos")
+	flags.StringVar(&spec.Eos, "eos", spec.Eos,
+		"line|document: have a token <eos>, for a job with this --eos")
 	flags.StringVar(&spec.TextField, "text-field", spec.TextField,
 		"field of a .jsonl's objects that holds the text")
 	return c
@@ -151,7 +151,8 @@ func tokenizerEncodeCommand() *cobra.Command {
 					return err
 				}
 				speed.Lines++
-				speed.Bytes, speed.Tokens = speed.Bytes+int64(len(line)), speed.Tokens+int64(len(ids))
+				speed.Bytes += int64(len(line))
+				speed.Tokens += int64(len(ids))
 				switch {
 				case count:
 					return nil

@@ -66,14 +66,16 @@ func ReadSentencePiece(model []byte) (*Tokenizer, error) {
 		return nil, errors.New("the model treats white space as a suffix, or does not mark it, " +
 			"which is not supported")
 	case s.prefix && slices.ContainsFunc(s.pieces, user):
-		return nil, errors.New("the model has both user-defined symbols and a mark before a text, " +
-			"which is not supported: train it with --add_dummy_prefix=false")
+		return nil, errors.New("the model has both user-defined symbols and a mark before a " +
+			"text, which is not supported: train it with --add_dummy_prefix=false")
 	}
 	return Read(s.file())
 }
 
 // eachField calls use with each field of a message. bytes are those of a string or a message.
-func eachField(message []byte, use func(field protowire.Number, bytes []byte, n uint64) error) error {
+func eachField(
+	message []byte, use func(field protowire.Number, bytes []byte, n uint64) error,
+) error {
 	for len(message) > 0 {
 		field, kind, size := protowire.ConsumeTag(message)
 		if size < 0 {
@@ -166,8 +168,7 @@ func (s *sentencePieces) file() []byte {
 		case unknownPiece:
 			unknown = string(quoted(p.text))
 		case userPiece:
-			fmt.Fprintf(&b, `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,`+
-				`"rstrip":false,"normalized":true,"special":false}`, comma(added), id, quoted(p.text))
+			fmt.Fprintf(&b, addedForm, comma(added), id, quoted(p.text), true, false)
 			added++
 		}
 	}
@@ -208,7 +209,9 @@ func (s *sentencePieces) merges() []mergeJSON {
 	for _, p := range s.pieces {
 		normal[p.text] = p.kind == normalPiece || p.kind == userPiece
 	}
-	slices.SortStableFunc(byScore, func(p, q sentencePiece) int { return cmp.Compare(q.score, p.score) })
+	slices.SortStableFunc(byScore, func(p, q sentencePiece) int {
+		return cmp.Compare(q.score, p.score)
+	})
 	var all []mergeJSON
 	for _, p := range byScore {
 		if len(p.text) > maxTokenBytes || !normal[p.text] {

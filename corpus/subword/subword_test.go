@@ -137,53 +137,63 @@ func TestPeer(t *testing.T) {
 	}
 }
 
-// file is a tokenizer.json with some parts.
-func file(normalizer, split, decoder, model, added string) string {
-	return `{"normalizer":` + normalizer + `,"pre_tokenizer":` + split + `,"decoder":` + decoder +
-		`,"model":` + model + `,"added_tokens":[` + added + `]}`
-}
-
 const smallModel = `{"type":"BPE","unk_token":"x","vocab":{"x":0,"a":1,"aa":2},"merges":["a a"]}`
 
+// file is a tokenizer.json with one part of its own.
+func file(part, content string) string {
+	parts := map[string]string{"model": smallModel, "added_tokens": "[]"}
+	parts[part] = content
+	var all []string
+	for name, text := range parts {
+		all = append(all, `"`+name+`":`+text)
+	}
+	return "{" + strings.Join(all, ",") + "}"
+}
+
+// bytePairModel is a file with a BPE of these fields.
+func bytePairModel(fields string) string { return file("model", `{"type":"BPE",`+fields+`}`) }
+
+// typed is a component.
+func typed(name, fields string) string { return `{"type":"` + name + `"` + fields + `}` }
+
 func TestBadFiles(t *testing.T) {
-	step := func(name, rest string) string { return `{"type":"` + name + `"` + rest + `}` }
 	deep := strings.Repeat(`{"type":"Sequence","normalizers":[`, maxSteps+1) +
 		strings.Repeat("]}", maxSteps+1)
+	long := strings.Repeat("a", maxPattern+1)
 	for text, says := range map[string]string{
 		"":                          "no tokenizer.json",
 		"[]":                        "no tokenizer.json",
 		"{}":                        "no model",
 		"{\"model\":\"\xff\"}":      "UTF-8",
 		strings.Repeat(" ", 65<<20): "more than",
-		file("null", "null", "null", `{"type":"Unigram","vocab":[["a",0.5]]}`, ""): `"Unigram" is not`,
-		file("null", "null", "null", `{"type":"BPE","vocab":{"a":1}}`, ""):         "without gaps",
-		file("null", "null", "null", `{"type":"BPE","vocab":{"a":0,"b":0}}`, ""):   "both have id 0",
-		file("null", "null", "null", `{"type":"BPE","vocab":{"a":-1}}`, ""):        "without gaps",
-		file("null", "null", "null", `{"type":"BPE","vocab":{"":0}}`, ""):          "is empty",
-		file("null", "null", "null", `{"type":"BPE","vocab":{}}`, ""):              "0 tokens",
-		file("null", "null", "null", `{"type":"BPE","vocab":{"a":0},"merges":["a a"]}`, ""): "not in " +
-			"the vocabulary",
-		file("null", "null", "null", `{"type":"BPE","vocab":{"a":0},"merges":["a"]}`, ""): "two parts",
-		file("null", "null", "null", `{"type":"BPE","dropout":0.1,"vocab":{"a":0}}`, ""):  "dropout",
-		file("null", "null", "null", `{"type":"BPE","unk_token":"?","vocab":{"a":0}}`,
-			""): `"?" is not in`,
-		file("null", "null", "null", `{"type":"WordPiece","vocab":{"a":0}}`, ""): `"[UNK]" is not`,
-		file("null", "null", "null", `{"type":"WordPiece","unk_token":"a","vocab":{"a":0},`+
-			`"max_input_chars_per_word":100000}`, ""): "max_input_chars_per_word",
-		file("null", "null", "null", smallModel, `{"id":7,"content":"a"}`): "two ids",
-		file(step("Precompiled", ""), "null", "null", smallModel, ""): `normalizer "Precompiled" is ` +
-			"not supported",
-		file("null", step("UnicodeScripts", ""), "null", smallModel, ""):             `"UnicodeScripts" is not`,
-		file("null", "null", step("CTC", ""), smallModel, ""):                        `decoder "CTC" is not`,
-		file(deep, "null", "null", smallModel, ""):                                   "more than 64 steps",
-		file("null", step("Split", `,"behavior":"Removed"`), "null", smallModel, ""): "no pattern",
-		file("null", step("Split", `,"behavior":"X","pattern":{"String":"a"}`), "null", smallModel,
-			""): `behavior "X"`,
-		file("null", step("Split", `,"behavior":"Removed","pattern":{"Regex":"(a"}`), "null",
-			smallModel, ""): "cannot be used",
-		file("null", step("Metaspace", `,"replacement":"ab"`), "null", smallModel, ""): "one character",
-		file(step("Replace", `,"pattern":{"String":"a"},"content":"`+strings.Repeat("a", 5000)+`"`),
-			"null", "null", smallModel, ""): "more than 4096 bytes",
+
+		file("model", `{"type":"Unigram","vocab":[["a",0.5]]}`): `"Unigram" is not supported`,
+		file("model", `{"type":"WordPiece","vocab":{"a":0}}`):   `"[UNK]" is not in the vocabulary`,
+		file("model", `{"type":"WordPiece","unk_token":"a","vocab":{"a":0},`+
+			`"max_input_chars_per_word":100000}`): "max_input_chars_per_word",
+		bytePairModel(`"vocab":{"a":1}`):                   "without gaps",
+		bytePairModel(`"vocab":{"a":0,"b":0}`):             "both have id 0",
+		bytePairModel(`"vocab":{"a":-1}`):                  "without gaps",
+		bytePairModel(`"vocab":{"":0}`):                    "is empty",
+		bytePairModel(`"vocab":{}`):                        "0 tokens",
+		bytePairModel(`"vocab":{"a":0},"merges":["a a"]`):  "not in the vocabulary",
+		bytePairModel(`"vocab":{"a":0},"merges":["a"]`):    "two parts",
+		bytePairModel(`"vocab":{"a":0},"dropout":0.1`):     "dropout",
+		bytePairModel(`"vocab":{"a":0},"unk_token":"?"`):   `"?" is not in the vocabulary`,
+		file("added_tokens", `[{"id":7,"content":"a"}]`):   "two ids",
+		file("normalizer", typed("Precompiled", "")):       `normalizer "Precompiled" is not`,
+		file("pre_tokenizer", typed("UnicodeScripts", "")): `"UnicodeScripts" is not supported`,
+		file("decoder", typed("CTC", "")):                  `decoder "CTC" is not supported`,
+		file("normalizer", deep):                           "more than 64 steps",
+
+		file("pre_tokenizer", typed("Split", `,"behavior":"Removed"`)): "no pattern",
+		file("pre_tokenizer", typed("Split",
+			`,"behavior":"X","pattern":{"String":"a"}`)): `behavior "X"`,
+		file("pre_tokenizer", typed("Split",
+			`,"behavior":"Removed","pattern":{"Regex":"(a"}`)): "cannot be used",
+		file("pre_tokenizer", typed("Metaspace", `,"replacement":"ab"`)): "one character",
+		file("normalizer", typed("Replace",
+			`,"pattern":{"String":"a"},"content":"`+long+`"`)): "more than 4096 bytes",
 	} {
 		if _, err := Read([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%.150s: %v; want %q", text, err, says)
@@ -193,9 +203,10 @@ func TestBadFiles(t *testing.T) {
 
 // TestHostileSteps has steps that would take too much memory for a text.
 func TestHostileSteps(t *testing.T) {
-	grow := `{"type":"Replace","pattern":{"String":"a"},"content":"` + strings.Repeat("a", 4000) + `"}`
-	k, err := Read([]byte(file(`{"type":"Sequence","normalizers":[`+grow+","+grow+`]}`, "null",
-		"null", smallModel, "")))
+	grow := typed("Replace", `,"pattern":{"String":"a"},"content":"`+
+		strings.Repeat("a", 4000)+`"`)
+	k, err := Read([]byte(file("normalizer", typed("Sequence", `,"normalizers":[`+grow+","+grow+
+		`]`))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,6 +217,46 @@ func TestHostileSteps(t *testing.T) {
 	if _, err := k.NewEncoder().Encode([]byte("a\xff"), true); err == nil {
 		t.Error("a text that is not UTF-8 is encoded")
 	}
+}
+
+func TestBadSentencePieces(t *testing.T) {
+	model, err := os.ReadFile("testdata/plain.model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unigram := bytes.Replace(model, []byte{trainerType << 3, typeBytePairs}, []byte{trainerType << 3,
+		1}, 1)
+	for text, says := range map[string]string{
+		"":                          "0 pieces",
+		string(model[:100]):         "no model of SentencePiece",
+		string(unigram):             "unigram is not read",
+		"\x0a\x03\x0a\x01\xff":      "not UTF-8",
+		strings.Repeat("x", 65<<20): "more than",
+	} {
+		if _, err := ReadSentencePiece([]byte(text)); err == nil ||
+			!strings.Contains(err.Error(), says) {
+			t.Errorf("%.20q: %v; want %q", text, err, says)
+		}
+	}
+}
+
+func FuzzReadSentencePiece(f *testing.F) {
+	for _, name := range []string{"plain", "bytes", "user"} {
+		model, err := os.ReadFile("testdata/" + name + ".model")
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(model)
+	}
+	f.Fuzz(func(t *testing.T, model []byte) {
+		k, err := ReadSentencePiece(model)
+		if err != nil {
+			return
+		}
+		if ids, err := k.NewEncoder().Encode([]byte("It's 42 na\u00efve "), true); err == nil {
+			_ = k.Decode(ids)
+		}
+	})
 }
 
 func FuzzRead(f *testing.F) {

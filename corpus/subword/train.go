@@ -23,9 +23,9 @@ const (
 
 // Train learns a byte-level tokenizer from the words of SplitWords and how often each occurs: from
 // the bytes on, the pair of neighbours that occurs most often becomes a token, until there are size
-// tokens or no pair occurs minFrequency times. Among equals the pair with the lower ids comes first.
-// The result depends on neither the order of the words nor how their counts were summed. It is that
-// of tokenizers' BpeTrainer with the byte-level alphabet. special are the first tokens.
+// tokens or no pair occurs minFrequency times. Among equals the pair with the lower ids comes
+// first. The result depends on neither the order of the words nor how their counts were summed. It
+// is that of tokenizers' BpeTrainer with the byte-level alphabet. special are the first tokens.
 func Train(
 	ctx context.Context, words iter.Seq2[string, int64], size int, minFrequency int64,
 	special []string,
@@ -253,8 +253,7 @@ func (t *trainer) file(special []string) []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"version":"1.0","truncation":null,"padding":null,"added_tokens":[`)
 	for i, token := range special {
-		fmt.Fprintf(&b, `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,`+
-			`"rstrip":false,"normalized":false,"special":true}`, comma(i), i, quoted(token))
+		fmt.Fprintf(&b, addedForm, comma(i), i, quoted(token), false, true)
 	}
 	const options = `"trim_offsets":true,"use_regex":true}`
 	b.WriteString(`],"normalizer":null,` +
@@ -273,6 +272,10 @@ func (t *trainer) file(special []string) []byte {
 	b.WriteString("]}}")
 	return b.Bytes()
 }
+
+// addedForm is an added token: a comma, its id, content, and whether it is normalized and special.
+const addedForm = `%s{"id":%d,"content":%s,"single_word":false,"lstrip":false,"rstrip":false,` +
+	`"normalized":%t,"special":%t}`
 
 func comma(i int) string {
 	if i == 0 {

@@ -99,7 +99,8 @@ func otherRooms() []room {
 		{path: "proto/rondo/v1"},
 
 		// Text and arithmetic.
-		{path: "corpus", imports: "corpus/location corpus/subword internal/flock", never: network + " " + graphs},
+		{path: "corpus", imports: "corpus/location corpus/subword internal/flock",
+			never: network + " " + graphs},
 		{path: "corpus/subword", never: network + " " + graphs + " " + storage},
 		{path: "corpus/location", never: network + " " + graphs + " " + storage},
 		{path: "corpus/examples", imports: "corpus", never: network + " " + graphs},

@@ -1328,7 +1328,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa6\xad\x01\n" +
+	"\x04_max\"\xbb\xad\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
@@ -1336,9 +1336,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\xa3\x05\n" +
 	"\x06corpus\x18\n" +
 	" \x01(\tB\x8a\x05\xaa\xbb\x18\x85\x05\n" +
-	"\xf1\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xd2\x02\n" +
-	"\ttokenizer\x18\v \x01(\tB\xb3\x02\xaa\xbb\x18\xae\x02\n" +
-	"\xa3\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers (bpe and .json: lm, ngram, hmm and mlp); classify, tag, translate and describe: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
+	"\xf1\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xe7\x02\n" +
+	"\ttokenizer\x18\v \x01(\tB\xc8\x02\xaa\xbb\x18\xc3\x02\n" +
+	"\xb8\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, ngram, hmm and mlp); classify, tag, translate and describe: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
 	"\x0fvocabulary_size\x18\x90\x03 \x01(\x03Bt\xaa\xbb\x18p\n" +
 	"Vtokens that --tokenizer bpe learns, the 256 bytes among them; a short text gives fewer\x12\x048192!\x00\x00\x00\x00\x00\x10p@)\x00\x00\x00\x00\x00\x00PAR\x0evocabularySize\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
