@@ -10,8 +10,8 @@
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
 // URLs passes a function that opens buckets. It imports internal/flock, corpus/location,
-// corpus/subword and, outside of this module,
-// gocloud.dev/blob and klauspost/compress/zstd.
+// corpus/subword and, outside of this module, gocloud.dev/blob, klauspost/compress/zstd and
+// golang.org/x/sync/errgroup.
 package corpus
 
 import (

@@ -181,7 +181,8 @@ func (s *Submission) CheckKept() error {
 func (s *Submission) sameText(other *Submission) bool {
 	differs := func(key string) bool { return s.Spec[key] != other.Spec[key] }
 	return !slices.ContainsFunc([]string{"task", "corpus", "vectors", "tokenizer",
-		"vocabulary_size", "normalize", "min_frequency", "max_tokens", "max_length", "max_examples"}, differs)
+		"vocabulary_size", "normalize", "min_frequency", "max_tokens", "max_length",
+		"max_examples"}, differs)
 }
 
 // configured returns the values in the file of --config.
