@@ -63,8 +63,8 @@ func processRooms() []room {
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
-			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
-			"job/jobspec model proto/rondo/v1 sum task task/ahead task/answer task/classify " +
+			"compute/cpu compute/cuda corpus corpus/examples corpus/series corpus/subword " +
+			"internal/app job/jobspec model proto/rondo/v1 sum task task/ahead task/answer task/classify " +
 			"task/count task/describe task/example task/fill task/hmm task/label task/lines " +
 			"task/lm task/memory task/mlp task/ngram task/regress task/reservoir task/tag " +
 			"task/translate task/turing telemetry train train/optim",
