@@ -2,7 +2,6 @@ package corpus
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -64,7 +63,7 @@ func TestBytePairs(t *testing.T) {
 // word is longer than half a piece.
 func TestPieces(t *testing.T) {
 	text := manyWords()
-	text = text[:strings.Index(text, "\u65e5")]
+	text, _, _ = strings.Cut(text, "\u65e5")
 	c := open(t, Config{Source: writeText(t, text), Tokenizer: split(Subword, None), Subwords: 400,
 		CacheDir: t.TempDir()})
 	want, err := c.Vocabulary().subwords.NewEncoder().Encode([]byte(text), true)
@@ -85,6 +84,9 @@ func TestTokenizerFile(t *testing.T) {
 	cfg.SubwordFile = writeText(t, string(made.JSON()))
 	c := open(t, cfg)
 	v := c.Vocabulary()
+	if !bytes.Equal(v.TokenizerJSON(), made.JSON()) {
+		t.Error("the token file has another tokenizer.json")
+	}
 	end, ok := v.End()
 	if ids := all(t, c.Tokens()); !ok || ids[len(ids)-1] != end || slices.Index(ids, end) < 0 ||
 		v.Decode(cfg.Tokenizer, ids) != strings.Repeat(text, 3) {
@@ -96,11 +98,6 @@ func TestTokenizerFile(t *testing.T) {
 	}
 	stored, err := StoredVocabulary(v.Tokens(), v.TokenizerJSON())
 	if err != nil || stored.Fingerprint() != v.Fingerprint() {
-		t.Error(err)
-	}
-	again := new(Vocabulary)
-	if text, err := json.Marshal(v); err != nil || json.Unmarshal(text, again) != nil ||
-		again.Fingerprint() != v.Fingerprint() {
 		t.Error(err)
 	}
 	if _, err := StoredVocabulary(v.Tokens()[1:], v.TokenizerJSON()); err == nil {

@@ -95,18 +95,20 @@ type TokenWriter struct {
 }
 
 func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, error) {
-	text, err := json.Marshal(header{id, h})
-	if err != nil {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false) // a tokenizer.json keeps its bytes
+	if err := e.Encode(header{id, h}); err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
-	if len(text) > maxHeaderBytes {
+	if text.Len() > maxHeaderBytes {
 		return nil, fmt.Errorf("the vocabulary takes %d bytes, more than %d: "+
-			"raise --min-frequency", len(text), maxHeaderBytes)
+			"raise --min-frequency", text.Len(), maxHeaderBytes)
 	}
 	w := &TokenWriter{
-		prelude: prelude{width: 2, header: uint32(len(text))},
+		prelude: prelude{width: 2, header: uint32(text.Len())},
 		dst:     dst,
-		text:    text,
+		text:    text.Bytes(),
 		hash:    sha256.New(),
 		pending: make([]byte, 0, blockBytes),
 	}
@@ -114,7 +116,7 @@ func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, er
 		w.width = 4
 	}
 	// The prelude is known only at the end. Until then it is zero, and no reader accepts that.
-	if _, err := dst.Write(append(make([]byte, preludeBytes), text...)); err != nil {
+	if _, err := dst.Write(append(make([]byte, preludeBytes), w.text...)); err != nil {
 		return nil, fmt.Errorf("token file: %w", err)
 	}
 	return w, nil

@@ -26,16 +26,15 @@ const MaxVocabulary = 1 << 22
 // tokens in the order of their ids, or, of subwords, a tokenizer.json.
 type Vocabulary struct {
 	tokens   []string
-	ids      map[string]int32
+	ids      map[string]int32   // of characters or words
 	subwords *subword.Tokenizer // nil: characters or words
 }
 
 // OfSubwords is the vocabulary of a tokenizer, whose token 0 may be any.
 func OfSubwords(t *subword.Tokenizer) *Vocabulary {
-	v := &Vocabulary{subwords: t, ids: make(map[string]int32, t.Len())}
-	for id := range int32(t.Len()) {
-		v.tokens = append(v.tokens, t.Token(id))
-		v.ids[t.Token(id)] = id
+	v := &Vocabulary{subwords: t, tokens: make([]string, t.Len())}
+	for id := range v.tokens {
+		v.tokens[id] = t.Token(int32(id))
 	}
 	return v
 }
@@ -106,7 +105,13 @@ func (v *Vocabulary) Token(id int32) string { return v.tokens[id] }
 func (v *Vocabulary) Tokens() []string { return slices.Clone(v.tokens) }
 
 // ID returns the id of a token, or 0 if it is unknown.
-func (v *Vocabulary) ID(token string) int32 { return v.ids[token] }
+func (v *Vocabulary) ID(token string) int32 {
+	if v.subwords != nil {
+		id, _ := v.subwords.ID(token)
+		return id
+	}
+	return v.ids[token]
+}
 
 // MarshalJSON writes the list of tokens, or the tokenizer.
 func (v *Vocabulary) MarshalJSON() ([]byte, error) {

@@ -154,14 +154,12 @@ func (f *generateFlags) write(
 	}
 	one := generated{Checkpoint: t.Path, Step: t.Step}
 	var text strings.Builder
-	first := true
 	err := t.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
 		text.WriteString(p.Text)
-		if f.logProbabilities && !first {
+		if f.logProbabilities && p.Token {
 			one.Tokens = append(one.Tokens, p.Text)
 			one.LogProbabilities = append(one.LogProbabilities, p.LogProbability)
 		}
-		first = false
 		return nil
 	})
 	if err != nil {

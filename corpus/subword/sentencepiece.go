@@ -174,7 +174,8 @@ func (s *sentencePieces) file() []byte {
 	}
 	var steps []string
 	if s.extra {
-		steps = append(steps, `{"type":"Replace","pattern":{"Regex":"\\A +| +\\z|(?<= ) +"},"content":""}`)
+		steps = append(steps, `{"type":"Replace","content":"","pattern":`+
+			`{"Regex":"\\A +| +\\z|(?<= ) +"}}`)
 	}
 	if s.prefix {
 		steps = append(steps, `{"type":"Prepend","prepend":"▁"}`)

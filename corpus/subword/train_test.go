@@ -3,6 +3,7 @@ package subword
 import (
 	"bytes"
 	"context"
+	"errors"
 	"iter"
 	"maps"
 	"math/rand/v2"
@@ -194,7 +195,8 @@ func TestTrainedTokenizerKeepsEveryByte(t *testing.T) {
 func TestTrainEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Train(ctx, maps.All(counted(book(t))), 1000, 2, nil); err != context.Canceled {
+	if _, err := Train(ctx, maps.All(counted(book(t))), 1000, 2, nil); !errors.Is(err,
+		context.Canceled) {
 		t.Error(err)
 	}
 	for _, size := range []int{0, MinSize, maxTokens + 1} {

@@ -40,11 +40,12 @@ type Generator interface {
 	Close()
 }
 
-// Piece is a part of a generated text: the prefix, or what a token adds to it.
+// Piece is a part of a generated text: the prefix, what a token adds to it, or the incomplete
+// character of subwords at its end.
 type Piece struct {
-	Text string
-	// LogProbability is the natural logarithm of the probability that the model gives the token; 0
-	// for the prefix.
+	Text  string
+	Token bool // a token has added it
+	// LogProbability is the natural logarithm of the probability that the model gives the token.
 	LogProbability float64
 }
 
@@ -76,7 +77,7 @@ func (w Writer) Stream(ctx context.Context, g Generator, each func(Piece) error)
 	}
 	how := w.how
 	how.Each = func(token int32, logProbability float64) error {
-		return each(Piece{decoder.Next(token), logProbability})
+		return each(Piece{decoder.Next(token), true, logProbability})
 	}
 	_, err := g.Generate(ctx, read, w.tokens, how)
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) {
