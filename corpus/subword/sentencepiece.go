@@ -122,8 +122,9 @@ func (s *sentencePieces) field(field protowire.Number, inner []byte, _ uint64) e
 			}
 			return nil
 		})
-		if err == nil && !utf8.ValidString(p.text) {
-			err = fmt.Errorf("the piece %.100q is not UTF-8", p.text)
+		if err == nil && (!utf8.ValidString(p.text) || len(p.text) > maxPartBytes) {
+			err = fmt.Errorf("the piece %.100q is not UTF-8, or longer than %d bytes", p.text,
+				maxPartBytes)
 		}
 		s.pieces = append(s.pieces, p)
 		return err
@@ -214,14 +215,19 @@ func (s *sentencePieces) merges() []mergeJSON {
 		return cmp.Compare(q.score, p.score)
 	})
 	var all []mergeJSON
+	size := 0
 	for _, p := range byScore {
-		if len(p.text) > maxTokenBytes || !normal[p.text] {
-			continue // Read refuses a token that is too long
+		if !normal[p.text] {
+			continue
 		}
 		for cut := len(p.text) - 1; cut > 0; cut-- {
 			if normal[p.text[:cut]] && normal[p.text[cut:]] {
 				all = append(all, mergeJSON{p.text[:cut], p.text[cut:]})
+				size += len(p.text)
 			}
+		}
+		if size > MaxBytes { // Read refuses it
+			break
 		}
 	}
 	return all

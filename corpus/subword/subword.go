@@ -1,7 +1,8 @@
 // Package subword splits text into subwords as Hugging Face's tokenizers does: by the steps of a
 // tokenizer.json, which Read reads, with byte-pair encoding (Sennrich et al. 2016,
 // arXiv:1508.07909) or WordPiece (Schuster and Nakajima 2012). Train makes a byte-level tokenizer
-// (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2).
+// (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2), and
+// ReadSentencePiece one of a model of SentencePiece.
 //
 // The post-processor, truncation and padding of a tokenizer.json are kept and not applied: a corpus
 // is a stream of tokens, and its marks are the corpus's own. The package knows nothing of files. It
@@ -18,7 +19,7 @@ const (
 	MaxBytes       = 64 << 20 // of the file
 	maxTokens      = 1 << 22
 	maxTokenBytes  = 4 << 10
-	maxPartBytes   = 512 // of a token of WordPiece
+	maxPartBytes   = 512 // of a token of WordPiece or SentencePiece
 	maxAddedTokens = 1 << 16
 	maxAddedBytes  = 4 << 20
 	maxSteps       = 64 // normalizers, pre-tokenizers or decoders
