@@ -66,8 +66,8 @@ func processRooms() []room {
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series corpus/subword " +
 			"internal/app job/jobspec model proto/rondo/v1 sum task task/ahead task/answer " +
 			"task/classify task/count task/describe task/example task/fill task/hmm " +
-			"task/label task/lines task/lm task/memory task/mlp task/ngram task/regress task/reservoir task/tag " +
-			"task/translate task/turing telemetry train train/optim",
+			"task/label task/lines task/lm task/memory task/mlp task/ngram task/regress " +
+			"task/reservoir task/tag task/translate task/turing telemetry train train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
