@@ -179,6 +179,14 @@ type Recurrent interface {
 	Close()
 }
 
+// WeightKeeper is a Recurrent that prepares weights for its products, and can keep them prepared.
+type WeightKeeper interface {
+	Recurrent
+	// KeepWeights promises, for a layer made for inference, that all further Forwards get the same
+	// weights, and that these do not change. Results are the same to the last bit.
+	KeepWeights()
+}
+
 // ProgressReporter is a Recurrent that finishes the gradients of some weights before the others and
 // reports each. Its work is done when its calls return.
 type ProgressReporter interface {

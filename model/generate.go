@@ -94,8 +94,8 @@ type chosen struct {
 	logp  float64
 }
 
-// NewGenerator makes a generator of up to B texts at a time. Each step uses the model's current
-// parameters. It fails if the device lacks memory. Close frees it.
+// NewGenerator makes a generator of up to B texts at a time. The model's parameters must not change
+// after its first step. It fails if the device lacks memory. Close frees it.
 func (m *Model) NewGenerator(B int) (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, B), tokens: make([]int32, B),
@@ -117,6 +117,11 @@ func (g *Generator) allocate(B int) (err error) {
 	defer compute.Catch(&err)
 	m := g.inference.model
 	g.inference.allocate(B)
+	for _, kernel := range g.inference.kernels {
+		if keeper, ok := kernel.(compute.WeightKeeper); ok {
+			keeper.KeepWeights()
+		}
+	}
 	g.state = newState(m, B)
 	g.logits = m.dev.Alloc(B * m.config.Vocab)
 	return nil
