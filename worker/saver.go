@@ -95,7 +95,7 @@ func (v *saver) Save(ctx context.Context, s *train.Snapshot) error {
 		Spec: v.spec, Training: training,
 		Vocabulary: w.data.Vocabulary().Tokens(), Outputs: w.data.Outputs(),
 		Tokenizer: w.data.Vocabulary().TokenizerJSON(),
-		Metrics: job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
+		Metrics:   job.Metrics(w.spec, w.data, &s.Progress, elapsed, timed),
 	})
 }
 

@@ -97,6 +97,9 @@ func TestTrace(t *testing.T) {
 
 // TestPeer compares with tokenizers on every code point and on random texts.
 func TestPeer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes a minute")
+	}
 	python := os.Getenv("PYTHON")
 	if python == "" {
 		python = "python3"

@@ -113,8 +113,7 @@ def many():
               and not 0x3500 < c < 0x9f00 and not 0xac10 < c < 0xd700 and not 0x20010 < c < 0x2f800 and c < 0xe0200
               and unicodedata.ucd_3_2_0.category(chr(c)) != "Cn"]
     for c in points:
-        yield chr(c)
-        yield "a" + chr(c) + "1 " + chr(c) + "."
+        yield chr(c) + " a" + chr(c) + "1 " + chr(c) + "."
     likely = [ord(c) for c in set("".join(texts))] + [32] * 40 + [10] * 10
     for _ in range(4000):
         yield "".join(chr(draw.choice(likely if draw.random() < 0.9 else points)) for _ in range(draw.randint(1, 60)))
