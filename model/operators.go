@@ -24,6 +24,8 @@ type embedding struct {
 	rows *gradientRows
 	adds bool   // add to the gradient of earlier runs; set before a run
 	done func() // called when grad has been queued
+
+	words *wordDropout // nil: none
 }
 
 func newEmbedding(dev compute.Device, name string, V int, grad []float32, rows *gradientRows,
@@ -65,7 +67,7 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 			if err != nil {
 				return nil, err
 			}
-			e.dev.Embed(e.y.flat, table, ids)
+			e.lookUp(table, ids)
 			return e.y.value, nil
 		}}
 	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -88,8 +90,21 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(ids, table)
 }
 
-// backward computes the table's gradient.
+// lookUp computes y in training.
+func (e *embedding) lookUp(table []float32, ids []int32) {
+	if e.words == nil {
+		e.dev.Embed(e.y.flat, table, ids)
+		return
+	}
+	e.words.copyRows(e.dev, e.y, table, e.words.ids)
+}
+
+// backward computes the table's gradient. With words it overwrites y.
 func (e *embedding) backward(dy []float32, ids []int32) {
+	if e.words != nil {
+		e.words.copyRows(e.dev, e.y, dy, e.words.rows)
+		dy = e.y.flat
+	}
 	if e.rows != nil {
 		if !e.adds {
 			e.rows.zero(e.dev, e.grad, e.dw.Shape()[0])
