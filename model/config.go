@@ -45,8 +45,8 @@ type Config struct {
 	// WeightDrop is the probability of dropping an element of W_hh in a training step, the same one
 	// in all steps of all lanes (DropConnect; Merity et al. 2018, section 2). See weightDrop.
 	WeightDrop float64
-	// ActivationL2 and TemporalL2 are the weights of penalties on the last layer's output (Merity et
-	// al. 2017, arXiv:1708.01009). See penalty.
+	// ActivationL2 and TemporalL2 are the weights of penalties on the last layer's output (Merity
+	// et al. 2017, arXiv:1708.01009). See penalty.
 	ActivationL2, TemporalL2 float64
 	// LayerNorm normalises every layer's output (compute.LayerNorm), after its dropout and Skip.
 	LayerNorm bool
@@ -141,7 +141,7 @@ func (c Config) Validate() error {
 	if err := c.validateDropout(); err != nil {
 		return err
 	}
-	if err := c.validatePenalties(); err != nil {
+	if err := validatePenalties(c); err != nil {
 		return err
 	}
 	if !(c.Omega >= 0 && float32(c.Omega) <= math.MaxFloat32) {
@@ -195,7 +195,7 @@ func (c Config) validateDropout() error {
 		p    float64
 	}{{"--dropout", c.Dropout}, {"--dropout-input", c.DropoutInput},
 		{"--dropout-words", c.DropoutWords}, {"--weight-drop", c.WeightDrop},
-		{"--dropout-output", c.dropoutOf(c.Layers - 1)}} {
+		{"--dropout-output", dropoutOf(c, c.Layers-1)}} {
 		if !(d.p >= 0 && float32(d.p) < 1) { // kernels take it as float32
 			return fmt.Errorf("%s %v: must be at least 0 and less than 1", d.flag, d.p)
 		}
@@ -216,7 +216,7 @@ func (c Config) validateDropout() error {
 }
 
 // validatePenalties checks ActivationL2 and TemporalL2.
-func (c Config) validatePenalties() error {
+func validatePenalties(c Config) error {
 	for _, p := range []struct {
 		flag   string
 		weight float64
@@ -233,21 +233,16 @@ func (c Config) validatePenalties() error {
 }
 
 // dropoutOf is the probability of dropout behind a layer.
-func (c Config) dropoutOf(layer int) float64 {
+func dropoutOf(c Config, layer int) float64 {
 	if layer == c.Layers-1 && c.DropoutOutput != nil {
 		return *c.DropoutOutput
 	}
 	return c.Dropout
 }
 
-// masks reports whether training draws masks that depend on the lane.
-func (c Config) masks() bool {
-	return c.Dropout+c.DropoutInput+c.dropoutOf(c.Layers-1) > 0
-}
-
 // WithoutRegularisers is the configuration of the same network, whose passes compute the loss of
 // the text alone.
-func (c Config) WithoutRegularisers() Config {
+func WithoutRegularisers(c Config) Config {
 	c.Dropout, c.DropoutInput, c.DropoutOutput, c.DropoutWords, c.WeightDrop = 0, 0, nil, 0, 0
 	c.ActivationL2, c.TemporalL2, c.Omega, c.LabelSmoothing = 0, 0, 0, 0
 	return c

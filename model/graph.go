@@ -119,7 +119,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	err error) {
 	m, c := g.model, g.model.config
 	g.make()
-	g.makePenalties()
+	makePenalties(g.stack)
 	leaves := &leaves{parameters: &m.parameters, nodes: nodes}
 	var x *gorgonia.Node
 	if c.Inputs > 0 {

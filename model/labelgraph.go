@@ -101,7 +101,7 @@ func (g *labelGraph) load(in Examples, training bool) {
 	if training {
 		g.loadDropout(in.Step, in.Lanes, 0)
 	} else {
-		g.keepWeights()
+		keepWeights(g.stack)
 	}
 	if g.pool != nil {
 		g.pool.load(in.Places)

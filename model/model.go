@@ -41,7 +41,7 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 func (m *Model) Initialise() { m.initialise(m.config) }
 
 // DropRegularisers makes the network one WithoutRegularisers, for segments that are made later.
-func (m *Model) DropRegularisers() { m.config = m.config.WithoutRegularisers() }
+func (m *Model) DropRegularisers() { m.config = WithoutRegularisers(m.config) }
 
 // Config returns the model's configuration.
 func (m *Model) Config() Config { return m.config }

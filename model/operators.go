@@ -131,6 +131,24 @@ type dropout struct {
 	y, dy *buffer
 }
 
+// newDropout makes dropout of y, the output of a layer or, with -1, of the embedding. It is nil if
+// p is 0.
+func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
+	if p == 0 {
+		return nil
+	}
+	keys := s.B
+	if s.DropoutLocked {
+		keys *= s.T
+	}
+	dy := y // where a skip's gradient is
+	if layer < 0 || s.skips[layer] == nil {
+		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
+	}
+	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
+		keys: make([]uint64, keys), y: y, dy: dy}
+}
+
 // load sets the keys of these lanes for a sequence's time steps from first on.
 func (d *dropout) load(seed uint64, step int64, lanes []int, first int) {
 	width := d.y.value.Shape()[2]

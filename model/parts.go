@@ -15,7 +15,7 @@ func Parts() []Part {
 		{"deep-output", "tanh layers before the output layer", "Pascanu et al. (2014)"},
 		{"omega", "keeps the norm of gradients back in time", "Pascanu et al. (2013)"},
 		{"dropout-locked", "the same dropout in all steps", "Gal and Ghahramani (2016)"},
-		{"dropout-words", "drops words, wherever they are read in a step", "Gal and Ghahramani (2016)"},
+		{"dropout-words", "drops words, wherever a step reads them", "Gal and Ghahramani (2016)"},
 		{"weight-drop", "drops recurrent weights", "Merity et al. (2018)"},
 		{"activation-l2", "keeps the last layer's output small", "Merity et al. (2017)"},
 		{"temporal-l2", "keeps its change from step to step small", "Merity et al. (2017)"},

@@ -139,7 +139,7 @@ type penalty struct {
 }
 
 // makePenalties makes the penalties on the last layer's output.
-func (s *stack) makePenalties() {
+func makePenalties(s *stack) {
 	k := s.Layers - 1
 	y, rows := s.layers[k].output(), s.B*s.width()
 	dy := s.inputGradient(0, s.width())
@@ -157,6 +157,24 @@ func (s *stack) makePenalties() {
 	if s.ActivationL2 > 0 {
 		s.penalties[1] = made("activation_l2", s.ActivationL2, s.memory.squared[:s.T*rows])
 	}
+}
+
+// applyDropout adds layer k's dropout and the last layer's penalties to the graph.
+func applyDropout(s *stack, k int, x *gorgonia.Node) (_ *gorgonia.Node, err error) {
+	if k == s.Layers-1 {
+		if x, err = s.penalties[0].apply(x); err != nil {
+			return nil, err
+		}
+	}
+	if d := s.dropouts[k]; d != nil {
+		if x, err = d.apply(x); err != nil {
+			return nil, err
+		}
+	}
+	if k == s.Layers-1 {
+		x, err = s.penalties[1].apply(x)
+	}
+	return x, err
 }
 
 // apply adds the penalty to the graph, and returns a node of y. Nil adds nothing.
@@ -189,5 +207,27 @@ func (p *penalty) add(dy []float32) {
 	if p.temporal {
 		p.dev.Scale(p.grad, -1)
 		p.dev.Add(dy[:n], p.grad)
+	}
+}
+
+// loadDropout sets the keys of the next training run, whose steps are a sequence's from first on.
+func (s *stack) loadDropout(step int64, lanes []int, first int) {
+	for _, d := range append(s.dropouts, s.dropped) {
+		if d != nil {
+			d.load(s.Seed, step, lanes, first)
+		}
+	}
+	for _, d := range s.weightDrops {
+		d.load(s.Seed, step)
+	}
+	if s.embedding != nil {
+		s.embedding.words.load(s.Seed, step, s.ids)
+	}
+}
+
+// keepWeights makes the next run compute with all weights.
+func keepWeights(s *stack) {
+	for _, d := range s.weightDrops {
+		d.off = true
 	}
 }

@@ -259,27 +259,9 @@ func (s *stack) makeLayers() {
 	for k := range c.Layers {
 		s.skips = append(s.skips, s.newSkip(k, cut(s.memory.hidden[k], s.T, s.B, c.width())))
 		s.addLayer(k)
-		s.dropouts = append(s.dropouts, s.newDropout(k, c.dropoutOf(k), s.layers[k].output()))
+		s.dropouts = append(s.dropouts, s.newDropout(k, dropoutOf(c.Config, k), s.layers[k].output()))
 		s.norms = append(s.norms, s.newNorm(k))
 	}
-}
-
-// newDropout makes dropout of y, the output of a layer or, with -1, of the embedding. It is nil if
-// p is 0.
-func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
-	if p == 0 {
-		return nil
-	}
-	keys := s.B
-	if s.DropoutLocked {
-		keys *= s.T
-	}
-	dy := y // where a skip's gradient is
-	if layer < 0 || s.skips[layer] == nil {
-		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
-	}
-	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
-		keys: make([]uint64, keys), y: y, dy: dy}
 }
 
 // addLayer makes recurrent layer k.
@@ -393,7 +375,7 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err 
 		if x, err = layer.Apply(x, w); err != nil {
 			return nil, err
 		}
-		if x, err = s.applyDropout(k, x); err != nil {
+		if x, err = applyDropout(s, k, x); err != nil {
 			return nil, err
 		}
 		if skip := s.skips[k]; skip != nil {
@@ -408,24 +390,6 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err 
 		}
 	}
 	return x, nil
-}
-
-// applyDropout adds layer k's dropout and the last layer's penalties to the graph.
-func (s *stack) applyDropout(k int, x *gorgonia.Node) (_ *gorgonia.Node, err error) {
-	if k == s.Layers-1 {
-		if x, err = s.penalties[0].apply(x); err != nil {
-			return nil, err
-		}
-	}
-	if d := s.dropouts[k]; d != nil {
-		if x, err = d.apply(x); err != nil {
-			return nil, err
-		}
-	}
-	if k == s.Layers-1 {
-		x, err = s.penalties[1].apply(x)
-	}
-	return x, err
 }
 
 // sides are layer k's directions.
@@ -446,28 +410,6 @@ func (s *stack) load(in Examples) {
 		}
 	}
 	s.order.load(in.Lengths)
-}
-
-// loadDropout sets the keys of the next training run, whose steps are a sequence's from first on.
-func (s *stack) loadDropout(step int64, lanes []int, first int) {
-	for _, d := range append(s.dropouts, s.dropped) {
-		if d != nil {
-			d.load(s.Seed, step, lanes, first)
-		}
-	}
-	for _, d := range s.weightDrops {
-		d.load(s.Seed, step)
-	}
-	if s.embedding != nil {
-		s.embedding.words.load(s.Seed, step, s.ids)
-	}
-}
-
-// keepWeights makes the next run compute with all weights.
-func (s *stack) keepWeights() {
-	for _, d := range s.weightDrops {
-		d.off = true
-	}
 }
 
 // input runs the embedding and the deep input, and returns the first layer's input.

@@ -2,14 +2,17 @@ package train
 
 import "rondo/compute"
 
+// averager keeps Config.Average.
+type averager struct{ *core }
+
 // average returns the average of the parameters, device memory: the last slot.
-func (c *core) average() []float32 {
+func (c averager) average() []float32 {
 	own := c.slots.Own()
 	return own[len(own)-1]
 }
 
 // addToAverage adds the parameters after the update of a step. It is a part of the update.
-func (c *core) addToAverage(step int64) {
+func (c averager) addToAverage(step int64) {
 	if !c.cfg.Average.On() {
 		return
 	}
@@ -33,7 +36,7 @@ func (c *core) addToAverage(step int64) {
 
 // withAverage calls f while the average, once it has begun, is in the place of the parameters. All
 // of f is about the network's use; it changes nothing. If it panics, the state is dropped.
-func (c *core) withAverage(f func() error) error {
+func (c averager) withAverage(f func() error) error {
 	if c.progress.Average.Count == 0 {
 		return f()
 	}
@@ -48,7 +51,7 @@ func (c *core) withAverage(f func() error) error {
 
 // swap exchanges the values of two tensors in device memory, through host memory if the device has
 // its own.
-func (c *core) swap(a, b []float32) {
+func (c averager) swap(a, b []float32) {
 	if c.cfg.HostMemory {
 		for i, x := range a {
 			a[i], b[i] = b[i], x

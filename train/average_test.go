@@ -86,7 +86,7 @@ func TestAverage(t *testing.T) {
 			if off > 1e-5 {
 				t.Errorf("the average is off by %.2g", off)
 			}
-			begun := func(step int64) bool { return step > 25-count } // the first alone is its own mean
+			begun := func(step int64) bool { return step > 25-count } // a mean of one is itself
 			for i, e := range got.evals {
 				if same := e.Loss == want.evals[i].Loss; same == begun(e.Step) {
 					t.Errorf("step %d: loss %v, without an average %v", e.Step, e.Loss,

@@ -115,7 +115,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 	}
 	loss := lossOrNaN(all.loss.Value(), all.nonfinite)
 	if !skipped || t.cfg.RandomStep {
-		t.addToAverage(end)
+		averager{t.core}.addToAverage(end)
 	}
 	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
@@ -364,7 +364,7 @@ func (t *Trainer) sample(ctx context.Context, waited bool) error {
 		return nil
 	}
 	var text string
-	err := t.withAverage(func() (err error) {
+	err := averager{t.core}.withAverage(func() (err error) {
 		text, err = t.cfg.Sample(ctx, t.progress.Step)
 		return err
 	})

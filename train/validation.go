@@ -63,7 +63,7 @@ func (v *Validation) valid(step int64) bool {
 // measure evaluates, and records the result in after. It reports whether it is the best so far.
 func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (best bool, err error) {
 	var report EvalReport
-	err = e.withAverage(func() (err error) {
+	err = averager{e.core}.withAverage(func() (err error) {
 		report, err = e.evaluate(ctx)
 		return err
 	})

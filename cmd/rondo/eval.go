@@ -83,15 +83,18 @@ func evalCommand() *cobra.Command {
 // addReadingFlags adds the flags of how a language model reads a text.
 func addReadingFlags(flags *pflag.FlagSet) *lm.Reading {
 	r := &lm.Reading{}
-	flags.IntVar(&r.Rows, "rows", 0, "rows that a text is cut into and that are read side by side, "+
-		"each from a zero state; 1: one stream, as papers read it; 0: 8, or fewer of a short text")
-	flags.Float64Var(&r.DynamicRate, "dynamic", 0, "dynamic evaluation (Krause et al. 2018): learning "+
-		"rate of an SGD step by each segment of --bptt tokens once it is scored; 0: none")
-	flags.Float64Var(&r.DynamicDecay, "dynamic-decay", 0, "share by which each such step goes back "+
-		"to the trained parameters")
+	flags.IntVar(&r.Rows, "rows", 0, "rows that a text is cut into and that are read side by "+
+		"side, each from a zero state; 1: one stream, as papers read it; 0: 8, or fewer of a "+
+		"short text")
+	flags.Float64Var(&r.DynamicRate, "dynamic", 0, "dynamic evaluation (Krause et al. 2018): "+
+		"learning rate of an SGD step by each segment of --bptt tokens once it is scored; 0: none")
+	flags.Float64Var(&r.DynamicDecay, "dynamic-decay", 0, "share by which each such step goes "+
+		"back to the trained parameters")
 	flags.IntVar(&r.Cache, "cache", 0, "tokens of the neural cache (Grave et al. 2017); 0: none")
-	flags.Float64Var(&r.CacheTheta, "cache-theta", 0.3, "θ of the cache: its flatness")
-	flags.Float64Var(&r.CacheLambda, "cache-lambda", 0.1, "λ of the cache: its weight")
+	flags.Float64Var(&r.CacheTheta, "cache-theta", 0.3, "θ of the cache, by which it multiplies "+
+		"the inner products of outputs")
+	flags.Float64Var(&r.CacheLambda, "cache-lambda", 0.1, "λ of the cache, its share of the "+
+		"probabilities")
 	return r
 }
 

@@ -224,10 +224,6 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with "+
 			"--feedback hidden none does: leave it out", spec.TeacherForcing)
 	}
-	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 &&
-		spec.DropoutOutput <= 0 {
-		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
-	}
 	if err := validateRegularisers(spec); err != nil {
 		return err
 	}
@@ -236,10 +232,6 @@ func validateModel(spec *rondov1.JobSpec) error {
 	}
 	if spec.IKnow && !spec.Bidirectional {
 		return usagef("--i-know is for --bidirectional: give it, or leave --i-know out")
-	}
-	if spec.DropoutInput > 0 && spec.Embed == 0 {
-		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
-			"--embed %d", spec.Hidden)
 	}
 	return nil
 }

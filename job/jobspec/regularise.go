@@ -7,6 +7,14 @@ import (
 
 // validateRegularisers checks what drops words and weights, and penalises outputs.
 func validateRegularisers(spec *rondov1.JobSpec) error {
+	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 &&
+		spec.DropoutOutput <= 0 {
+		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
+	}
+	if spec.DropoutInput > 0 && spec.Embed == 0 {
+		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
+			"--embed %d", spec.Hidden)
+	}
 	if p := spec.DropoutOutput; p < 0 && p != -1 {
 		return usagef("--dropout-output %g is no probability: give 0 to 0.99, or leave it out", p)
 	}

@@ -13,8 +13,8 @@ import (
 
 // Reading says how a text is read to score it.
 type Reading struct {
-	// Rows is how many rows the text is cut into, which are read side by side. Each begins at a zero
-	// state, so one row has its whole context. 0: 8, or fewer of a short text.
+	// Rows is how many rows the text is cut into, which are read side by side. Each begins at a
+	// zero state, so one row has its whole context. 0: 8, or fewer of a short text.
 	Rows int
 	// DynamicRate, unless 0, is dynamic evaluation's learning rate η: after each segment the
 	// parameters follow the gradient of its mean loss, and go back to the trained ones by the share
@@ -23,7 +23,8 @@ type Reading struct {
 	// Cache is the neural cache: its tokens; 0: none.
 	Cache int
 	// CacheTheta and CacheLambda are θ and λ of the cache (Grave et al. 2017, arXiv:1612.04426,
-	// equations 2 and 3): with h the last layer's outputs, and i over the last Cache tokens of a row,
+	// equations 2 and 3). With h the output layer's input, and i over the last Cache tokens of a
+	// row:
 	//
 	//	p(w) = (1-λ) softmax(output)(w) + λ p_cache(w)
 	//	p_cache(w) ∝ Σ_i [token after i is w] exp(θ h·h_i)

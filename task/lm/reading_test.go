@@ -23,8 +23,8 @@ func newReader(t *testing.T) *model.Model {
 		t.Fatal(err)
 	}
 	t.Cleanup(dev.Close)
-	m, err := model.New(model.Config{Cell: compute.LSTM, Vocab: vocab, Embed: 4, Hidden: 6, Layers: 2,
-		Dropout: 0.5, DropoutWords: 0.3, WeightDrop: 0.5, ActivationL2: 1, Seed: 3}, dev)
+	m, err := model.New(model.Config{Cell: compute.LSTM, Vocab: vocab, Embed: 4, Hidden: 6,
+		Layers: 2, Dropout: 0.5, DropoutWords: 0.3, WeightDrop: 0.5, ActivationL2: 1, Seed: 3}, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
