@@ -259,7 +259,8 @@ func (s *stack) makeLayers() {
 	for k := range c.Layers {
 		s.skips = append(s.skips, s.newSkip(k, cut(s.memory.hidden[k], s.T, s.B, c.width())))
 		s.addLayer(k)
-		s.dropouts = append(s.dropouts, s.newDropout(k, dropoutOf(c.Config, k), s.layers[k].output()))
+		s.dropouts = append(s.dropouts,
+			s.newDropout(k, dropoutOf(c.Config, k), s.layers[k].output()))
 		s.norms = append(s.norms, s.newNorm(k))
 	}
 }

@@ -126,3 +126,47 @@ func TestAverageOnDevice(t *testing.T) {
 		}
 	}
 }
+
+// TestRegularisersOnRanks trains with every regulariser and an average on one and on three ranks:
+// masks and penalties are the same, so the snapshots are, to the bit.
+func TestRegularisersOnRanks(t *testing.T) {
+	j := canonical(6, optim.ScopeGlobal)
+	j.config.Average = optim.Averaging{Kind: optim.EMA, Decay: 0.9}
+	j.config.Steps, j.config.Save = 30, true
+	j.model.Embed, j.model.Dropout, j.model.DropoutLocked = 6, 0.3, true
+	j.model.DropoutWords, j.model.WeightDrop = 0.2, 0.4
+	j.model.ActivationL2, j.model.TemporalL2 = 2, 1
+	want := j.mustRun(t)
+	j.ranks = 3
+	j.ends = j.dealt(3)
+	sameSnapshot(t, j.mustRun(t).saved[0], want.saved[0])
+}
+
+// TestAverageKilled kills a worker in collectives of a job with an average, evaluations among them:
+// the others finish with the bits of an undisturbed job.
+func TestAverageKilled(t *testing.T) {
+	j := elasticJob(6)
+	j.config.Canonical, j.config.LaneGroups = true, 6
+	j.config.Average = optim.Averaging{Kind: optim.Polyak, From: 2}
+	oracle := j.mustRun(t)
+	want := oracle.saved[len(oracle.saved)-1]
+	for how := (breakage{dead: []int{1}, call: 1}); ; how.call++ {
+		e := newElastic(t, j, 4)
+		if !e.ring(how, 0, 1, 2, 3) {
+			if how.call < 15 {
+				t.Errorf("only %d collectives", how.call)
+			}
+			return
+		}
+		e.ring(breakage{}, 0, 2, 3)
+		e.allDone(0, 2, 3)
+		for _, worker := range []int{0, 2, 3} {
+			h := e.workers[worker]
+			if !sameBits(averager{h.trainer.core}.average(), want.Params) ||
+				h.result.Progress != oracle.result.Progress {
+				t.Fatalf("call %d, worker %d: not the average of an undisturbed job", how.call,
+					worker)
+			}
+		}
+	}
+}

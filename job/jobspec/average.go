@@ -26,8 +26,9 @@ const (
 func ParseAverage(text string) (Average, error) {
 	kind, value, given := strings.Cut(text, ":")
 	a := Average{Kind: kind}
+	var takes string
+	var valid bool
 	var err error
-	takes, valid := "", true
 	switch {
 	case text == "none":
 		return Average{}, nil
