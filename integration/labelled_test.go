@@ -242,8 +242,10 @@ func TestExamplesKill(t *testing.T) {
 		if k.audit != nil {
 			args, proved = append(args, k.audit...), "each of 12 lanes read exactly once"
 		}
+		compares := k.name != task.Regress // numbers of rows are no text
 		if code, stdout, stderr := run(t, args...); code != 0 ||
-			!strings.Contains(stdout, proved) || strings.Contains(stdout, "not compared") {
+			!strings.Contains(stdout, proved) || compares && strings.Contains(stdout,
+			"not compared") {
 			t.Errorf("rondo audit: exit code %d\n%s%s", code, stdout, stderr)
 		}
 	})

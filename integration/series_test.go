@@ -54,7 +54,7 @@ func lastRows(t *testing.T) exampleTask {
 		}
 	}
 	return exampleTask{"regress", write(t, "sums.csv", text), []string{"mse"}, 0, []string{
-		"--sequences", "--target", "sum", "--bptt", "5", "--layers", "1"}, nil}
+		"--sequences", "--target", "sum", "--bptt", "5", "--layers", "1"}, []string{}}
 }
 
 // TestSeriesParity: three workers have the loss curve and the evaluations of one, also if one of

@@ -17,6 +17,7 @@ func Parts() []Part {
 		{"dropout-locked", "the same dropout in all steps", "Gal and Ghahramani (2016)"},
 		{"attention", "a decoder's: luong, scaled or bahdanau",
 			"Luong et al. (2015), Vaswani et al. (2017), Bahdanau et al. (2015)"},
+		{"hard-attention", "a memory network reads one sentence in a hop", "Xu et al. (2015)"},
 		{"tie-weights", "the embedding is the output weights", "Press and Wolf (2017)"},
 	}
 }

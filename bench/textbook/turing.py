@@ -18,8 +18,8 @@ FLAGS = "--hidden 100 --batch 16 --clip-scope global --workers 2".split()
 MOST = 0.01
 PROBLEMS = {  # lengths to learn from, lengths to measure, flags
     "copy": ("1-20", ["20", "30", "40"], "--steps 3000 --lr 0.001 --clip 0.1"),
-    "repeat-copy": ("1-4x1-4", ["4x4", "8x4", "4x8"],
-                    "--steps 2500 --lr 0.003 --clip 1 --memory-rows 16"),
+    "repeat-copy": ("1-5x1-5", ["5x5", "10x5", "5x10"],
+                    "--steps 4000 --lr 0.003 --clip 1 --memory-rows 20"),
     "recall": ("2-6", ["6", "8", "12"], "--steps 4000 --lr 0.003 --clip 1 --memory-rows 40"),
 }
 
