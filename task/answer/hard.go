@@ -6,9 +6,6 @@ import (
 	"rondo/task/memory"
 )
 
-// Draws is M of hard attention, unless it is given.
-const Draws = 8
-
 // paths are the sentences that hard attention reads (Xu et al. 2015, arXiv:1502.03044, section
 // 4.1). A hop reads one sentence s, drawn from its weights p, in place of the mean of all. The loss
 // is the mean over paths of -log P(answer | path), an upper bound of -log P(answer) (equation 10).
@@ -33,9 +30,8 @@ type paths[F memory.Float] struct {
 
 func newPaths[F memory.Float](c Config) paths[F] {
 	source := rand.NewPCG(0, 0)
-	p := paths[F]{read: make([]int, c.Hops), all: make([]float64, max(1, c.Draws)),
+	return paths[F]{read: make([]int, c.Hops), all: make([]float64, max(1, c.Draws)),
 		source: source, rng: rand.New(source)}
-	return p
 }
 
 // begin begins with a question.
