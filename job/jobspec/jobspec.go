@@ -95,7 +95,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram, task.HMM, task.MLP}
-	case "hops", "tying", "position_encoding", "temporal_encoding":
+	case "hops", "tying", "position_encoding", "temporal_encoding", "hard_attention":
 		return []string{task.Answer}
 	case "memory_width", "heads", "shift", "controller":
 		return []string{task.Turing}
@@ -175,16 +175,10 @@ func validateTask(spec *rondov1.JobSpec) error {
 		return usagef("--epochs %d: --task %s reads the data once: leave it out", spec.Epochs,
 			spec.Task)
 	}
-	if subwords := []string{task.LM, task.NGram, task.HMM, task.MLP}; spec.Tokenizer != "char" &&
-		spec.Tokenizer != "word" && !slices.Contains(subwords, spec.Task) &&
-		slices.Contains(tasksOf("tokenizer"), spec.Task) {
-		return usagef("--tokenizer %s is for --task %s, and the task is %s: give char or word",
-			spec.Tokenizer, strings.Join(subwords, " or "), spec.Task)
-	}
 	if spec.Task == task.Describe && spec.Vectors == "" {
 		return usagef("--task describe needs --vectors, a file with a vector in each row")
 	}
-	return nil
+	return validateTokenizer(spec)
 }
 
 func validateModel(spec *rondov1.JobSpec) error {
@@ -458,18 +452,14 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos
 	}
-	if spec.Tokenizer == "bpe" {
-		lasts.VocabularySize = spec.VocabularySize
-	} else if TokenizerFile(spec) != "" { // the data's fingerprint has its content
-		lasts.Tokenizer = "a tokenizer.json"
-	}
+	keepTokenizer(lasts, spec)
 	if spec.Average != "none" { // likewise
 		lasts.Average = spec.Average
 	}
 	if spec.Task == task.Answer {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying
 		lasts.PositionEncoding = spec.PositionEncoding
-		lasts.TemporalEncoding = spec.TemporalEncoding
+		lasts.TemporalEncoding, lasts.HardAttention = spec.TemporalEncoding, spec.HardAttention
 	}
 	switch spec.Cell {
 	case compute.Leaky.String():

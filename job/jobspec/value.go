@@ -12,7 +12,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"rondo/compute"
-	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 )
 
@@ -94,26 +93,6 @@ func (f field) check(value protoreflect.Value) error {
 		return nil
 	}
 	panic(fmt.Sprintf("jobspec: field %s has kind %v", f.desc.Name(), f.desc.Kind()))
-}
-
-// TokenizerFile returns the tokenizer.json, or SentencePiece's .model, that --tokenizer names;
-// empty: it names none.
-func TokenizerFile(spec *rondov1.JobSpec) string {
-	name, _, _ := strings.Cut(strings.ToLower(spec.Tokenizer), "?") // the options of a URL
-	if strings.HasSuffix(name, ".json") || strings.HasSuffix(name, ".model") {
-		return spec.Tokenizer
-	}
-	return ""
-}
-
-func checkTokenizer(value string) error {
-	named := []string{"char", "word", "bpe"}
-	if slices.Contains(named, value) ||
-		TokenizerFile(&rondov1.JobSpec{Tokenizer: value}) != "" {
-		return nil
-	}
-	return usagef("--tokenizer %q is not one of %s, and no name of a .json or a .model", value,
-		strings.Join(named, ", "))
 }
 
 func (f field) checkBounds(v float64) error {

@@ -25,7 +25,7 @@ func TestTokenizerFlag(t *testing.T) {
 		spec.Tokenizer, spec.Task = c.tokenizer, c.task
 		err := ValidateFields(spec)
 		if err == nil {
-			err = validateTask(spec)
+			err = validateTokenizer(spec)
 		}
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("--tokenizer %s --task %s: %v; want %q", c.tokenizer, c.task, err, c.says)
