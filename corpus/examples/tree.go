@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 
 	"rondo/corpus"
 )
@@ -187,6 +188,23 @@ func (p *treeParser) node(n Node, column int) error {
 	}
 	p.nodes = append(p.nodes, n)
 	return nil
+}
+
+// DrawTree writes the tree of some nodes as ParseTree reads it.
+func DrawTree(nodes []Node) string {
+	var stack []string
+	for _, n := range nodes {
+		text := string(n.Word)
+		if n.Children > 0 {
+			text = strings.Join(stack[len(stack)-n.Children:], " ")
+			stack = stack[:len(stack)-n.Children]
+		}
+		if n.Label != nil {
+			text = string(n.Label) + " " + text
+		}
+		stack = append(stack, "("+text+")")
+	}
+	return strings.Join(stack, " ")
 }
 
 // Binarize gives each node two children, or none: (a b c) becomes (a (b c)), where the inner node

@@ -9,23 +9,6 @@ import (
 	"rondo/corpus"
 )
 
-// draw writes nodes as a tree in brackets.
-func draw(nodes []Node) string {
-	var stack []string
-	for _, n := range nodes {
-		text := string(n.Word)
-		if n.Children > 0 {
-			text = strings.Join(stack[len(stack)-n.Children:], " ")
-			stack = stack[:len(stack)-n.Children]
-		}
-		if n.Label != nil {
-			text = string(n.Label) + " " + text
-		}
-		stack = append(stack, "("+text+")")
-	}
-	return strings.Join(stack, " ")
-}
-
 func TestParseTree(t *testing.T) {
 	for line, want := range map[string]string{
 		"(3 (2 a) (1 b))":        "(3 (2 a) (1 b))",
@@ -41,7 +24,7 @@ func TestParseTree(t *testing.T) {
 		"(1 (7 -LRB-) (8 é))":    "(1 (7 -LRB-) (8 é))",
 	} {
 		nodes, err := ParseTree([]byte(line), nil)
-		if got := draw(nodes); err != nil || got != want {
+		if got := DrawTree(nodes); err != nil || got != want {
 			t.Errorf("%q: %s, %v; want %s", line, got, err, want)
 		}
 	}
@@ -71,7 +54,7 @@ func TestBinarize(t *testing.T) {
 		"(0 a)":                         "(0 a)",
 	} {
 		nodes, err := ParseTree([]byte(line), nil)
-		if got := draw(Binarize(nodes)); err != nil || got != want {
+		if got := DrawTree(Binarize(nodes)); err != nil || got != want {
 			t.Errorf("%s: %s, %v; want %s", line, got, err, want)
 		}
 	}
@@ -80,7 +63,7 @@ func TestBinarize(t *testing.T) {
 		for _, k := range Balanced(nil, words) {
 			nodes = append(nodes, Node{Word: []byte("x"), Children: int(k)})
 		}
-		if got := draw(nodes); got != want {
+		if got := DrawTree(nodes); got != want {
 			t.Errorf("%d words: %s, want %s", words, got, want)
 		}
 	}
@@ -125,7 +108,7 @@ func TestTrees(t *testing.T) {
 				!slices.Equal(again, ids) {
 				t.Errorf("%v is %v", ids, again)
 			}
-			got = append(got, draw(nodes))
+			got = append(got, DrawTree(nodes))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("binary %v: %q, want %q", binary, got, want)
@@ -170,9 +153,9 @@ func FuzzTree(f *testing.F) {
 			if open != 1 || leaves == 0 {
 				t.Fatalf("%d trees of %d leaves", open, leaves)
 			}
-			again, err := ParseTree([]byte(draw(all)), nil)
-			if err != nil || draw(again) != draw(all) {
-				t.Fatalf("%q came back as %q, %v", draw(all), draw(again), err)
+			again, err := ParseTree([]byte(DrawTree(all)), nil)
+			if err != nil || DrawTree(again) != DrawTree(all) {
+				t.Fatalf("%q came back as %q, %v", DrawTree(all), DrawTree(again), err)
 			}
 		}
 	})

@@ -33,7 +33,7 @@ func flagGroups() []flagGroup {
 			"decoder-context", "vector-as", "ends", "attention", "feedback", "target",
 			"spectral-radius", "leak", "input-scale", "ridge", "washout", "order", "smoothing",
 			"memory-rows", "memory-width", "heads", "shift", "controller", "hops", "tying",
-			"position-encoding", "temporal-encoding",
+			"position-encoding", "temporal-encoding", "tree", "tree-cell",
 			"states", "pseudo-count",
 			"dropout-input", "dropout-locked", "layer-norm", "skip-connections", "deep-input",
 			"deep-transition", "deep-output", "skip-through-time", "periods",
