@@ -52,7 +52,7 @@ func exampleTasks(t *testing.T) []exampleTask {
 	counts.network = append(counts.network, "--ends", "length", "--deep-input", "1",
 		"--deep-output", "1")
 	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, deeper,
-		stops, counts, answering(t), copying(t))
+		stops, counts, answering(t), copying(t), calculating(t))
 }
 
 // filler are words without a label of their own.

@@ -139,7 +139,9 @@ func networksOf(field protoreflect.Name) []string {
 	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
 		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()
-	case "layers", "init":
+	case "layers":
+		return append(task.Layered(), task.MLP)
+	case "init":
 		return append(task.Layered(), task.MLP, task.Tree)
 	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
 		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",

@@ -33,7 +33,13 @@ func (r *Reader) Lines(ctx context.Context, in io.Reader, each func(label.Line) 
 	reader := lines.Reader{Encode: r.Encode, Most: r.Most, Together: together}
 	if r.Encode == nil {
 		reader.Encode = func(line string) ([]int32, error) {
-			nodes, err := r.parse(line)
+			nodes, err := examples.ParseTree([]byte(line), nil)
+			if r.Network.Config().Cell.Binary() {
+				nodes = examples.Binarize(nodes)
+			}
+			for i := range nodes { // all ask for a label
+				nodes[i].Label = []byte{}
+			}
 			return examples.NodeIDs(r.Words, nodes), err
 		}
 	}
@@ -57,21 +63,6 @@ func (r *Reader) Lines(ctx context.Context, in io.Reader, each func(label.Line) 
 	})
 }
 
-// parse returns the nodes of a tree, which all ask for a label.
-func (r *Reader) parse(line string) ([]examples.Node, error) {
-	nodes, err := examples.ParseTree([]byte(line), nil)
-	if err != nil {
-		return nil, err
-	}
-	if r.Network.Config().Cell.Binary() {
-		nodes = examples.Binarize(nodes)
-	}
-	for i := range nodes {
-		nodes[i].Label = []byte{}
-	}
-	return nodes, nil
-}
-
 // give calls each with the labels of the trees that end at these predictions.
 func (r *Reader) give(texts []string, roots []int, each func(label.Line) error) error {
 	predicted, probabilities := r.pass.Predicted()
@@ -80,11 +71,14 @@ func (r *Reader) give(texts []string, roots []int, each func(label.Line) error) 
 		line := label.Line{Text: texts[i], Labels: []string{r.Labels[predicted[root]]},
 			Probabilities: probabilities[root : root+1]}
 		if r.Encode == nil {
-			nodes, err := r.parse(texts[i])
+			nodes, err := examples.ParseTree([]byte(texts[i]), nil)
 			if err != nil {
 				return err
 			}
 			for at := range nodes {
+				if r.Network.Config().Cell.Binary() { // past the nodes of Binarize
+					first += max(0, nodes[at].Children-2)
+				}
 				nodes[at].Label = []byte(r.Labels[predicted[first+at]])
 			}
 			line.Tree = examples.DrawTree(nodes)
