@@ -82,7 +82,8 @@ func added(t *testing.T, checkpoint string) {
 	code, stdout, stderr = feed(t, "((n1) n1)\n(0 (2 n2)", "classify", "--checkpoint",
 		checkpoint, "--json")
 	oneLine(t, code, 2, stderr, "standard input, line 2: column 1: the ( has no )")
-	if !strings.HasPrefix(stdout, `{"text":"((n1) n1)","labels":["2"],"tree":"(2 (1 n1) (1 n1))",`) {
+	if !strings.HasPrefix(stdout, `{"text":"((n1) n1)","labels":["2"],`+
+		`"tree":"(2 (1 n1) (1 n1))",`) {
 		t.Errorf("before the wrong line: %s", stdout)
 	}
 	code, _, stderr = run(t, "eval", "--checkpoint", checkpoint, "--device", "cuda", "--corpus",

@@ -114,8 +114,8 @@ func evaluateLabels(
 	return e, nil
 }
 
-// Label predicts the labels of the lines of standard input, with a network of classify, tag or tree. For
-// hmm they are numbers of hidden states.
+// Label predicts the labels of the lines of standard input, with a network of classify, tag or
+// tree. For hmm they are numbers of hidden states.
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {

@@ -145,8 +145,8 @@ func TestTreeGradients(t *testing.T) {
 	}
 }
 
-// TestTreesTogether: a pass over trees has the loss, the gradient and the predictions of passes over
-// each, also after larger trees, over none, and with labels in several parts.
+// TestTreesTogether: a pass over trees has the loss, the gradient and the predictions of passes
+// over each, also after larger trees, over none, and with labels in several parts.
 func TestTreesTogether(t *testing.T) {
 	for cell := TreeLSTM; cell <= TreeBag; cell++ {
 		c := TreeConfig{Cell: cell, Vocab: 20, Embed: 5, Hidden: 7, Labels: 4, Seed: 2}
@@ -228,7 +228,8 @@ func TestTreeErrors(t *testing.T) {
 			t.Errorf("%+v is no error", in)
 		}
 	}
-	three := Trees{Children: []int32{0, 0, 0, 3}, Words: make([]int32, 4), Targets: make([]int32, 4)}
+	three := Trees{Children: []int32{0, 0, 0, 3}, Words: make([]int32, 4),
+		Targets: make([]int32, 4)}
 	if _, q := newTestTree(t, good, 4); q != nil {
 		if _, err := q.Score(three); err == nil {
 			t.Error("a TreeLSTM of two children reads three")

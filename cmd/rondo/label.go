@@ -14,7 +14,8 @@ import (
 )
 
 func classifyCommand() *cobra.Command {
-	return labelCommand("Give each line of standard input a label; with --task tree a line is a tree",
+	return labelCommand("Give each line of standard input a label; with --task tree a line is "+
+		"a tree",
 		func(out io.Writer, line label.Line) error {
 			_, err := fmt.Fprintf(out, "%s\t%.4f\t%s\n", line.Labels[0], line.Probabilities[0],
 				line.Text)

@@ -1,6 +1,6 @@
 // Package examples turns files of examples into rows of token ids and deals them to lanes.
 //
-// An example is a text with a label, a row of tokens with a label each, a tree, or a pair of texts. Open
+// An example is a text with a label, a row of tokens with a label each, a tree, or two texts. Open
 // reads the file, builds the vocabularies and the list of labels or takes those given, and writes
 // the ids once, to a token file in corpus's cache folder. Only the lengths are held in memory, 8
 // bytes an example. Batches says which example each lane reads in each segment; it is a pure

@@ -58,7 +58,8 @@ func TestBinarize(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", line, got, err, want)
 		}
 	}
-	for words, want := range map[int]string{1: "(x)", 2: "((x) (x))", 5: "((((x) (x)) (x)) ((x) (x)))"} {
+	for words, want := range map[int]string{1: "(x)", 2: "((x) (x))",
+		5: "((((x) (x)) (x)) ((x) (x)))"} {
 		var nodes []Node
 		for _, k := range Balanced(nil, words) {
 			nodes = append(nodes, Node{Word: []byte("x"), Children: int(k)})
@@ -124,7 +125,8 @@ func TestTrees(t *testing.T) {
 
 // FuzzTree: any line is refused in one line, or is a tree that comes back as it is written.
 func FuzzTree(f *testing.F) {
-	for _, line := range []string{"(3 (2 a) (1 b))", "((1 x) a (2 b c))", "((a))", "(a", "()", "a)"} {
+	for _, line := range []string{"(3 (2 a) (1 b))", "((1 x) a (2 b c))", "((a))", "(a", "()",
+		"a)"} {
 		f.Add([]byte(line))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

@@ -2,8 +2,8 @@
 // 10.6; model.Tree) as a train.Task: it predicts a label for each node of a tree that has one. Each
 // lane reads a tree in a segment, and carries no state.
 //
-// Of this module it may import compute, corpus, corpus/examples, model, task/ahead, task/example, task/label,
-// task/lines and train.
+// Of this module it may import compute, corpus, corpus/examples, model, task/ahead, task/example,
+// task/label, task/lines and train.
 package tree
 
 import (

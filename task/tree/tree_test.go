@@ -249,7 +249,8 @@ func TestReader(t *testing.T) {
 				return nil
 			})
 		}
-		if err := read(strings.Join(in, "\n")); err != nil || count != whole.Counts[countRightRoots] {
+		if err := read(strings.Join(in, "\n")); err != nil ||
+			count != whole.Counts[countRightRoots] {
 			t.Errorf("%d right, want %d: %v", count, whole.Counts[countRightRoots], err)
 		}
 		long := "(a" + strings.Repeat(" x", 40) + ")"
