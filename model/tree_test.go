@@ -230,10 +230,9 @@ func TestTreeErrors(t *testing.T) {
 	}
 	three := Trees{Children: []int32{0, 0, 0, 3}, Words: make([]int32, 4),
 		Targets: make([]int32, 4)}
-	if _, q := newTestTree(t, good, 4); q != nil {
-		if _, err := q.Score(three); err == nil {
-			t.Error("a TreeLSTM of two children reads three")
-		}
+	_, p = newTestTree(t, good, 4)
+	if _, err := p.Score(three); err == nil {
+		t.Error("a TreeLSTM of two children reads three")
 	}
 }
 

@@ -47,10 +47,10 @@ func (p treeLSTM) activate(at level) {
 		addTo(u, bias[2*H:])
 	}
 	dev.Tanh(gates)
-	forget := p.rows(p.room.forget, at.first, at.last, 1)
+	forget, bias := p.rows(p.room.forget, at.first, at.last, 1), p.params(forgetBias)
 	for i := 0; i < len(forget); i += H {
 		f := forget[i:][:H]
-		for k, b := range p.params(forgetBias) {
+		for k, b := range bias {
 			f[k] = (f[k] + b) / 2
 		}
 	}
