@@ -6,9 +6,9 @@
 
 A tree has digits from 0 to 4 as leaves, and 1 to OPERATIONS operations +, - and *; the label of a
 node is its value modulo 5, so `(1 (3 (4 4) + (4 4)) * (2 2))` is (4 + 4) * 2 = 1. With --root the
-root alone has a label. The networks learn from 10,000 trees of up to 8 operations, and are measured on
-1,000 others, none of which is among them, and on 1,000 of 9 to 16 operations. The script prints the
-share of right roots for each cell, and fails if the TreeLSTM is not better than a bag of words.
+root alone has a label. The networks learn from 10,000 trees of up to 8 operations, and are measured
+on 1,000 others, none of which is among them, and on 1,000 of 9 to 16 operations. The script prints
+the share of right roots for each cell, and fails if the TreeLSTM is not better than a bag of words.
 """
 import json
 import pathlib
