@@ -256,6 +256,15 @@ func (p Plan) Eviction(id string) (Eviction, bool) {
 	return p.Evicted[i], true
 }
 
+// evictions returns the evictions by worker.
+func (p Plan) evictions() map[string]Eviction {
+	of := make(map[string]Eviction, len(p.Evicted))
+	for _, e := range p.Evicted {
+		of[e.ID] = e
+	}
+	return of
+}
+
 // Lanes returns the lanes [from, to) that rank r holds.
 func (p Plan) Lanes(r Rank) (from, to Lane) {
 	if r > 0 {
