@@ -52,7 +52,7 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	}
 	// From here on the ring counts as joined. Once all ranks have said so, none returns to an older
 	// ring's state.
-	t.joined = ring.Generation
+	t.joined, t.split = ring.Generation, agree.Version{}
 	if _, err := agree.Gather(ctx, t.ranks, ring.Generation); err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}
