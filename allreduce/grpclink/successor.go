@@ -257,7 +257,7 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	}
 	select {
 	case o := <-s.free:
-		o.load(h, payload)
+		o.load(h, payload, s.under.plain)
 		s.flight.Add(1)
 		if err := s.stream.SendMsg(o); err != nil {
 			s.cancel() // only watch knows the reason
