@@ -47,6 +47,9 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	if err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", t.forgetIfCorrupt(err))
 	}
+	if c, cuts := t.exchange.sum.(Cutter); cuts && t.progress.Cut.Ranks == int64(t.exchange.ranks) {
+		c.SetCut(t.progress.Cut.Least)
+	}
 	if err := t.openSeat(); err != nil {
 		return joined, err
 	}
