@@ -142,12 +142,12 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 
 // drop takes the states from which some rank has seen the ranks differ for none, also on ranks that
 // left the ring before they saw it. It reports whether there are any.
-func (j *Join[P]) drop(all []Standing[P]) (any bool) {
+func (j *Join[P]) drop(all []Standing[P]) (split bool) {
 	for _, by := range slices.Clone(all) {
 		if by.Split == (Version{}) {
 			continue
 		}
-		any = true
+		split = true
 		for rank, s := range all {
 			if !s.Has || s.Version != by.Split {
 				continue
@@ -158,7 +158,7 @@ func (j *Join[P]) drop(all []Standing[P]) (any bool) {
 			}
 		}
 	}
-	return any
+	return split
 }
 
 // hold compares the ranks' parameters with those on record.
