@@ -129,9 +129,6 @@ type Member struct {
 	Seen, Served Generation
 }
 
-// is reports whether two members are registrations of one process.
-func (m Member) is(o Member) bool { return m.process() == o.process() }
-
 // process identifies a member's process. A registration without a name is a process of its own.
 func (m Member) process() string { return cmp.Or(m.Process, m.ID) }
 

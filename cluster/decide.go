@@ -100,8 +100,8 @@ type Elected struct {
 	Tip     Tip  // on record, of this run; the zero Tip: none
 }
 
-// Joined reports members that registered or changed their entries. Members that appear together come
-// in one event.
+// Joined reports members that registered or changed their entries. Members that appear together
+// come in one event.
 type Joined struct{ Members []Member }
 
 // Left reports members whose registrations are gone: they left, or their leases ended. Members that

@@ -239,7 +239,7 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 		return without, nil
 	}
 	heirs := without.choose(s.job.MinWorkers)
-	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.plan.ranking().isVeteran) {
+	if len(heirs) > 0 && s.job.Lanes > 1 && s.plan.ranking().allNew(heirs) {
 		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
 		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
 		why := s.describe(e.ID) + " hands over before it leaves, as it was asked to"

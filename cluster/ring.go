@@ -138,7 +138,8 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
-	lost := s.plan.Phase == Running && s.plan.ranking().allNew(chosen) // the job's state left with the ring
+	// The job's state left with the ring.
+	lost := s.plan.Phase == Running && s.plan.ranking().allNew(chosen)
 	switch {
 	case len(chosen) < least && s.plan.Phase == Stopping:
 		s.plan.Evicted = nil // so that its members remain those of the last ring

@@ -273,8 +273,8 @@ func TestResumeIsBitIdentical(t *testing.T) {
 	}
 }
 
-// TestResumeKeepsTheCut: three workers add in another order if they cut the gradient otherwise. A job
-// that is resumed cuts it as before, and does not measure again.
+// TestResumeKeepsTheCut: three workers add in another order if they cut the gradient otherwise. A
+// job that is resumed cuts it as before, and does not measure again.
 func TestResumeKeepsTheCut(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "first")
 	flags := small("--workers", "3", "--layers", "2", "--hidden", "192", "--clip-scope", "global",

@@ -21,6 +21,9 @@ type flipping struct {
 	after *atomic.Int64 // payload bytes until then
 }
 
+// RemoteAddr is not on this host, where no network could flip a bit.
+func (flipping) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)} }
+
 func (f flipping) Write(b []byte) (int, error) {
 	const longest = 4 << 10 // of anything else
 	if n := int64(len(b)); n > longest {
@@ -32,8 +35,8 @@ func (f flipping) Write(b []byte) (int, error) {
 	return f.Conn.Write(b)
 }
 
-// TestFlippedBit: a bit that flips between two ranks breaks the link, with an error that names it. A
-// rank that completes the sum has the right one.
+// TestFlippedBit: a bit that flips between two ranks breaks the link, with an error that names it.
+// A rank that completes the sum has the right one.
 func TestFlippedBit(t *testing.T) {
 	for _, after := range []int64{1, 100_000, 3_000_000} {
 		var rest atomic.Int64

@@ -285,7 +285,8 @@ func TestCorruptMessages(t *testing.T) {
 			"20 numbers of fp32 and carries 40 bytes", chunk(func(b []byte) { b[28] = 20 })},
 		{"generation", "generation 2, this ring is", chunk(func(b []byte) { b[8] = 2 })},
 		{"sequence", "sent {collective 3", chunk(func(b []byte) { b[16] = 3 })},
-		{"oversized", "larger than max", make([]byte, framing.HeaderBytes+allreduce.MaxChunkBytes+1)},
+		{"oversized", "larger than max",
+			make([]byte, framing.HeaderBytes+allreduce.MaxChunkBytes+1)},
 		{"empty", "0 bytes is shorter than its header", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -146,8 +146,8 @@ func TestManyMembers(t *testing.T) {
 	}
 	leave(ctx, t, lost)
 	await(n - len(lost))
-	t.Logf("%d of them left at once: a ring of the others was seen after %v and %d bytes", len(lost),
-		time.Since(began), worker.In.Load()-before)
+	t.Logf("%d of them left at once: a ring of the others was seen after %v and %d bytes",
+		len(lost), time.Since(began), worker.In.Load()-before)
 
 	leave(ctx, t, registrations)
 	if err := <-watched; !errors.Is(err, errEnough) {
@@ -158,8 +158,8 @@ func TestManyMembers(t *testing.T) {
 	}
 	got := figures()
 	used := leader.ProcessState.UserTime() + leader.ProcessState.SystemTime()
-	t.Logf("the leader: %v of processor time, %d bytes from etcd, %d to it, %d in its largest write",
-		used, got.In, got.Out, got.Largest)
+	t.Logf("the leader: %v of processor time, %d bytes from etcd, %d to it, %d in its largest "+
+		"write", used, got.In, got.Out, got.Largest)
 	if most := int64(partBytes + 4<<10); got.Largest > most {
 		t.Errorf("the leader's largest write has %d bytes, more than %d", got.Largest, most)
 	}

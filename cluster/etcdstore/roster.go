@@ -100,7 +100,8 @@ func unpack(at *rondov1.RosterPlace, part func(i int) ([]byte, error)) (*rondov1
 		return nil, fmt.Errorf("%w: its parts have the digest %x and not %x", errUnreadable, digest,
 			at.Digest)
 	}
-	message, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(stored)), at.Length+1))
+	unpacked := flate.NewReader(bytes.NewReader(stored))
+	message, err := io.ReadAll(io.LimitReader(unpacked, at.Length+1))
 	r := &rondov1.Roster{}
 	switch {
 	case err != nil:

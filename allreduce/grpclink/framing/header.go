@@ -25,7 +25,8 @@ import (
 //	40 total
 //	48 checksum (4 bytes), or 0: see Seal
 //
-// A heartbeat has zeros from sequence to total. Heartbeats also travel from the receiver to the sender.
+// A heartbeat has zeros from sequence to total. Heartbeats also travel from the receiver to the
+// sender.
 const HeaderBytes = checksumAt + checksumBytes
 
 // Version is the version of the handshake and the header.

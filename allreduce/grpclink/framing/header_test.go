@@ -88,7 +88,8 @@ func TestChecksum(t *testing.T) {
 	opened := func(b []byte) error {
 		_, err := ParseHeader(b[:HeaderBytes], len(b))
 		if err == nil {
-			err = Check(b[:HeaderBytes], [][]byte{b[HeaderBytes : HeaderBytes+5], b[HeaderBytes+5:]})
+			const middle = HeaderBytes + 5
+			err = Check(b[:HeaderBytes], [][]byte{b[HeaderBytes:middle], b[middle:]})
 		}
 		return err
 	}
