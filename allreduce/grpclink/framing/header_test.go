@@ -104,3 +104,16 @@ func TestChecksum(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkChecksum seals and checks the longest message.
+func BenchmarkChecksum(b *testing.B) {
+	payload := make([]byte, allreduce.MaxChunkBytes)
+	header := AppendHeader(nil, validHeader())
+	b.SetBytes(2 * int64(len(payload)))
+	for b.Loop() {
+		Seal(header, payload)
+		if err := Check(header, [][]byte{payload}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
