@@ -152,7 +152,7 @@ func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	limited, cancel := l.whileValid(ctx)
 	defer cancel()
 	plan, revision, err := l.store.planIn(stored, func(p *rondov1.Plan) error {
-		return l.store.restore(limited, p)
+		return l.store.rosters.restore(limited, p)
 	})
 	if err != nil && limited.Err() != nil {
 		return plan, fmt.Errorf("loading the plan: %w", context.Cause(limited))

@@ -98,7 +98,7 @@ type Store struct {
 	timeout time.Duration
 	log     *slog.Logger
 	history history
-	rosters rosterCache
+	rosters rosterReader
 }
 
 var (
@@ -122,6 +122,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.rosters.store = s
 	s.history = history{log: s.log, rewound: make(chan struct{})}
 	clientLog := cfg.ClientLog
 	if clientLog == nil {

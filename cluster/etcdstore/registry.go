@@ -192,7 +192,7 @@ func (s *Store) WatchPlan(ctx context.Context, fn func(cluster.Plan) error) erro
 			return nil
 		}
 		plan, revision, err := s.planIn(kvs, func(p *rondov1.Plan) error {
-			return s.restore(ctx, p)
+			return s.rosters.restore(ctx, p)
 		})
 		if err != nil {
 			return err

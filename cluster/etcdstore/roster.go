@@ -161,31 +161,34 @@ func putBack(p *rondov1.Plan, read func(*rondov1.RosterPlace) (*rondov1.Roster, 
 	return nil
 }
 
-// rosterCache has the rosters of the plan that was read last.
-type rosterCache struct {
-	mu   sync.Mutex
-	last map[string]*rondov1.Roster
+// rosterReader reads rosters, and has those of the plan that it read last.
+type rosterReader struct {
+	store *Store
+	mu    sync.Mutex
+	last  map[string]*rondov1.Roster
 }
 
-// restore reads the rosters of a plan that the store has not read with its last one.
-func (s *Store) restore(ctx context.Context, p *rondov1.Plan) error {
-	s.rosters.mu.Lock()
-	defer s.rosters.mu.Unlock()
+// restore puts back a plan's rosters. It reads those that the last plan did not have.
+func (c *rosterReader) restore(ctx context.Context, p *rondov1.Plan) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	kept := make(map[string]*rondov1.Roster)
 	err := putBack(p, func(at *rondov1.RosterPlace) (r *rondov1.Roster, err error) {
-		if r = s.rosters.last[string(at.Digest)]; r == nil {
-			r, err = s.readRoster(ctx, at)
+		if r = c.last[string(at.Digest)]; r == nil {
+			r, err = c.read(ctx, at)
 		}
 		kept[string(at.Digest)] = r
 		return r, err
 	})
 	if err == nil {
-		s.rosters.last = kept
+		c.last = kept
 	}
 	return err
 }
 
-func (s *Store) readRoster(ctx context.Context, at *rondov1.RosterPlace) (*rondov1.Roster, error) {
+func (c *rosterReader) read(ctx context.Context, at *rondov1.RosterPlace) (
+	*rondov1.Roster, error) {
+	s := c.store
 	return unpack(at, func(i int) (value []byte, err error) {
 		err = s.untilDone(ctx, "reading the plan", func(ctx context.Context) error {
 			answer, err := s.client.Get(ctx, s.rosterKey(at.Digest, i))
