@@ -56,7 +56,7 @@ func rostersOf(t *testing.T, s *Store) (digests map[string]bool, largest int) {
 
 func lead(ctx context.Context, t *testing.T, s *Store) cluster.Leadership {
 	t.Helper()
-	l, err := s.Campaign(ctx, cluster.Leader{ID: "c", Address: "c:1"}, time.Minute)
+	l, err := s.Campaign(ctx, cluster.Leader{ID: "c", Address: "c:1"}, 5*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,21 +67,21 @@ func lead(ctx context.Context, t *testing.T, s *Store) cluster.Leadership {
 // loaded. Lists that no plan names are deleted, also those that a dead leader left.
 func TestLargePlans(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s := open(t)
 	if _, _, err := s.PutSpec(ctx, []byte("spec")); err != nil {
 		t.Fatal(err)
 	}
 	leading := lead(ctx, t, s)
-	small, large := largePlan(100), largePlan(16384)
+	small, large, largest := largePlan(100), largePlan(2000), largePlan(16384)
 	grown := large
 	grown.Reason, grown.Last = "another reason", large.Members[1:]
 	var last cluster.Plan
 	for i, c := range []struct {
 		plan  cluster.Plan
 		lists int
-	}{{small, 0}, {large, 1}, {grown, 2}, {large, 1}, {small, 0}, {grown, 2}} {
+	}{{small, 0}, {large, 1}, {grown, 2}, {large, 1}, {small, 0}, {largest, 1}, {grown, 2}} {
 		last = c.plan
 		last.Generation = cluster.Generation(i + 1)
 		if err := leading.PutPlan(ctx, last); err != nil {
@@ -135,7 +135,7 @@ func TestLargePlans(t *testing.T) {
 // TestListIsGone: a worker whose plan's lists are deleted while it reads them gets the next plan.
 func TestListIsGone(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	s := open(t)
 	leading := lead(ctx, t, s)
@@ -237,7 +237,7 @@ func TestListsAreChecked(t *testing.T) {
 // TestPlanTooLarge: a plan that can never be stored ends the leader's work with the reason.
 func TestPlanTooLarge(t *testing.T) {
 	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	leading := lead(ctx, t, open(t))
 	long := largePlan(10)
