@@ -15,11 +15,13 @@ func reservoirFlags(corpus string, extra ...string) []string {
 		"--checkpoint-keep", "0", "--lease-ttl", "2s", "--chunk-timeout", "1s"}, extra)
 }
 
-// TestReservoirSums: see checkSums. There are (1200-50) / (6*20) steps, rounded up.
-func TestReservoirSums(t *testing.T) {
+// TestReservoir: see checkJob. There are (1200-50) / (6*20) steps, rounded up.
+func TestReservoir(t *testing.T) {
+	t.Parallel()
 	corpus := noisySine(t, 1500)
-	checkSums(t, 10, func(extra ...string) []string { return reservoirFlags(corpus, extra...) },
-		"mse", []string{"--leak", "0.2"}, "--leak 0.5 instead of 0.2")
+	flags := func(extra ...string) []string { return reservoirFlags(corpus, extra...) }
+	checkJob(t, smallJob{flags, 10, "mse", "1 whole epoch", true, []string{"--leak", "0.2"},
+		"--leak 0.5 instead of 0.2"})
 }
 
 // TestReservoirUse: the cosine is predicted, also some steps ahead; rondo predict writes it, and

@@ -39,6 +39,24 @@ func seriesFlags(corpus string, extra ...string) []string {
 		"--checkpoint-keep", "0", "--lease-ttl", "2s", "--chunk-timeout", "1s"}, extra)
 }
 
+// lastRows is the task regress with sequences of 5 rows: the second column's last number is the sum
+// of the first's.
+func lastRows(t *testing.T) exampleTask {
+	t.Helper()
+	rng := rand.New(rand.NewPCG(17, 18))
+	text := "number,sum\n"
+	for range 115 {
+		sum := 0.0
+		for range 5 {
+			x := rng.Float64()
+			sum += x
+			text += fmt.Sprintf("%g,%g\n", x, sum)
+		}
+	}
+	return exampleTask{"regress", write(t, "sums.csv", text), []string{"mse"}, 0, []string{
+		"--sequences", "--target", "sum", "--bptt", "5", "--layers", "1"}, []string{}}
+}
+
 // TestSeriesParity: three workers have the loss curve and the evaluations of one, also if one of
 // them is killed, and with --reduce canonical the bytes of one. The audit finds every segment.
 func TestSeriesParity(t *testing.T) {

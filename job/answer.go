@@ -28,7 +28,8 @@ func openStories(ctx context.Context, spec *rondov1.JobSpec) (Data, error) {
 func answerConfig(spec *rondov1.JobSpec, data Extent) (c answer.Config, err error) {
 	c = answer.Config{Words: data.Tokens, Answers: data.Outputs, Hidden: int(spec.Hidden),
 		Hops: int(spec.Hops), Rows: int(spec.MemoryRows), LayerWise: spec.Tying == "layer-wise",
-		Position: spec.PositionEncoding, Temporal: spec.TemporalEncoding, Seed: spec.Seed}
+		Position: spec.PositionEncoding, Temporal: spec.TemporalEncoding,
+		Draws: int(spec.HardAttention), Seed: spec.Seed}
 	if c.Answers < 1 {
 		return c, app.Usagef("--outputs %d: a network has at least one answer", c.Answers)
 	}
@@ -87,8 +88,12 @@ func (d storyData) NewTask(device compute.Device, tail int, ledger Ledger) (*Tas
 	if err != nil {
 		return nil, err
 	}
-	reads := memory.Config[answer.Story]{Training: storiesOf(d.training, d.Vocabulary()),
-		EvalData: d.EvalData(), Ledger: ledger, Tail: tail}
+	training := storiesOf(d.training, d.Vocabulary())
+	if c.Draws > 0 {
+		training.Seed = &c.Seed
+	}
+	reads := memory.Config[answer.Story]{Training: training, EvalData: d.EvalData(),
+		Ledger: ledger, Tail: tail}
 	if d.evaluation != nil {
 		reads.Evaluation = storiesOf(*d.evaluation, d.Vocabulary())
 	}

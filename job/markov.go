@@ -60,7 +60,7 @@ func markovNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 // NewTask implements Data.
 func (d markovText) NewTask(device compute.Device, tail int, ledger Ledger) (*Task, error) {
 	c := markovConfig(d.job, d.Vocabulary().Len())
-	c.Tokens = d.training.Len()
+	c.Tokens, c.Sequences = d.training.Len(), d.reads.Examples()
 	reads := count.Config{Training: d.reads, EvalData: d.EvalData(), Ledger: ledger, Tail: tail}
 	if d.validation != nil {
 		reads.Evaluation = count.NewText(d.validation, 0, int(d.job.Batch), int(d.job.Bptt))

@@ -44,7 +44,8 @@ func (d *Series) divideSequences() (err error) {
 	}
 	// A sampler's last token is a target only.
 	d.sampler, err = corpus.NewSampler(corpus.SamplerConfig{Tokens: d.training.Len() + 1,
-		Lanes: int(d.spec.Batch), BPTT: 1, Seed: d.spec.Seed, Sampling: corpus.Random})
+		Lanes: int(d.spec.Batch), BPTT: 1, Seed: d.spec.Seed,
+		Sampling: corpus.Sampling(d.spec.Sampling)})
 	return app.Usage(err)
 }
 

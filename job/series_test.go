@@ -2,6 +2,7 @@ package job
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -72,5 +73,95 @@ func TestSeriesErrors(t *testing.T) {
 			!errors.As(err, new(*app.UsageError)) {
 			t.Errorf("%s: %v", want, err)
 		}
+	}
+}
+
+// TestSequencesData: the lanes read each sequence of --bptt rows once an epoch, in random order or,
+// with --sampling sequential, each lane a part of them in their order. The target is the last row.
+func TestSequencesData(t *testing.T) {
+	source := inFile(t, "few.csv", fewRows)
+	flags := []string{"--sequences", "--target", "b", "--validation-fraction", "0"}
+	for _, sampling := range []string{"", "sequential"} {
+		spec := seriesSpec(t, source, append(flags, "--sampling", "sequential")...)
+		if sampling == "" {
+			if spec = seriesSpec(t, source, flags...); spec.Sampling != "random" {
+				t.Errorf("--sampling %s is the default", spec.Sampling)
+			}
+		}
+		d := openData(t, spec).(*Series)
+		reads := d.sequencesConfig(nil).Batches
+		if training, _ := d.Sizes(); training != 8 || reads.SegmentsPerEpoch() != 2 ||
+			!reads.Reset(1) {
+			t.Fatalf("%d rows, %d segments", training, reads.SegmentsPerEpoch())
+		}
+		orders := map[string]bool{}
+		for epoch := range int64(20) {
+			var order []int32
+			for segment := range int64(2) {
+				inputs, targets := make([]int32, 4), make([]int32, 4)
+				if err := reads.Fill(t.Context(), 2*epoch+segment, 0, 2, inputs,
+					targets); err != nil {
+					t.Fatal(err)
+				}
+				want := []int32{-1, -1, inputs[0] + 1, inputs[1] + 1}
+				if !slices.Equal(targets, want) || !slices.Equal(inputs[2:], want[2:]) ||
+					inputs[0]%2 != 0 || int64(inputs[1]/2) != d.Offset(2*epoch+segment, 1) {
+					t.Errorf("inputs %v, targets %v", inputs, targets)
+				}
+				order = append(order, inputs[:2]...)
+			}
+			orders[fmt.Sprint(order)] = true
+			if slices.Sort(order); !slices.Equal(order, []int32{0, 2, 4, 6}) {
+				t.Errorf("epoch %d reads %v", epoch, order)
+			}
+		}
+		if sequential := orders["[0 4 2 6]"]; sampling != "" && (len(orders) != 1 ||
+			!sequential) || sampling == "" && len(orders) < 5 {
+			t.Errorf("--sampling %q: orders %v", sampling, orders)
+		}
+	}
+}
+
+// TestSequencesEvaluation: an evaluation reads each sequence once. Lanes without one have no
+// target.
+func TestSequencesEvaluation(t *testing.T) {
+	source := inFile(t, "few.csv", fewRows)
+	d := openData(t, seriesSpec(t, source, "--sequences", "--target", "b", "--eval-corpus",
+		inFile(t, "other.csv", "a,b\n1,2\n3,4\n5,6\n7,8\n9,1\n2,3\n"))).(*Series)
+	reads := d.sequencesConfig(nil).Evaluation
+	if _, evaluation := d.Sizes(); evaluation != 6 || reads.Segments() != 2 {
+		t.Fatalf("%d rows, %d segments", evaluation, reads.Segments())
+	}
+	var got []int32
+	for segment := range int64(2) {
+		inputs, targets := make([]int32, 4), make([]int32, 4)
+		if err := reads.Fill(t.Context(), segment, 0, 2, inputs, targets); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, targets...)
+	}
+	if !slices.Equal(got, []int32{-1, -1, 9, 11, -1, -1, 13, -1}) { // behind the 8 of --corpus
+		t.Errorf("targets %v", got)
+	}
+}
+
+// TestSequencesErrors: sequences that cannot be cut, or are too few, are the user's mistake.
+func TestSequencesErrors(t *testing.T) {
+	source := inFile(t, "few.csv", fewRows)
+	for want, flags := range map[string][]string{
+		"--sequences are of --bptt 3 rows, and it has 8": {"--bptt", "3"},
+		"2 sequences to train on":                        {"--bptt", "4", "--batch", "3"},
+	} {
+		flags = append(flags, "--sequences", "--target", "b", "--validation-fraction", "0")
+		_, err := OpenData(t.Context(), seriesSpec(t, source, flags...))
+		if err == nil || !strings.Contains(err.Error(), want) ||
+			!errors.As(err, new(*app.UsageError)) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	spec := seriesSpec(t, source, "--sequences", "--validation-fraction", "0")
+	_, err := NetworkOf(spec, openData(t, spec).Extent())
+	if err == nil || !strings.Contains(err.Error(), "--sequences predicts the columns") {
+		t.Error(err)
 	}
 }

@@ -35,10 +35,14 @@ const (
 	openGate   = 0.9
 )
 
+// maxFlowStates bounds the floats of the states that Flow keeps at a time, unless those of one
+// window are more.
+const maxFlowStates = 1 << 26
+
 // Flow measures windows of a text, from a zero state. inputs is [S, B], S steps of B windows, and
 // targets, [B], the tokens after the last ones. The distances are 0 to T-1; the steps before them
-// make the state. It fails if the network has parts between its layers and the output, or if the
-// device lacks memory.
+// make the state. It measures as many windows at a time as maxFlowStates allows. It fails if the
+// network has parts between its layers and the output, or if the device lacks memory.
 func (m *Model) Flow(inputs, targets []int32, T int) (f *Flow, err error) {
 	c, B := m.config, len(targets)
 	if c.LayerNorm || c.Skip || c.SkipThroughTime > 0 || c.DeepInput > 0 || c.DeepOutput > 0 ||
@@ -55,23 +59,51 @@ func (m *Model) Flow(inputs, targets []int32, T int) (f *Flow, err error) {
 		m.checkIDs("target", targets, 0)); err != nil {
 		return nil, err
 	}
-	p := &flowPass{m: m, weights: m.weights(), inputs: inputs, B: B, steps: len(inputs) / B}
-	defer p.close()
-	defer compute.Catch(&err)
-	p.allocate()
-	for t := range p.steps {
-		p.forward(t)
-	}
-	return p.backward(targets, T), nil
+	together := max(1, maxFlowStates/((len(inputs)/B+1)*c.StateSize()))
+	return m.flow(inputs, targets, T, together)
 }
 
-// flowPass runs a network step by step. Backward runs each step forward again, so that one
-// workspace serves all.
+// flow measures so many windows at a time.
+func (m *Model) flow(inputs, targets []int32, T, together int) (f *Flow, err error) {
+	defer compute.Catch(&err)
+	c, B := m.config, len(targets)
+	f = &Flow{Hidden: make([][]float64, c.Layers), Gates: []GateUse{}}
+	if c.Cell.States() == 2 && c.Cell != compute.Clockwork { // whose second state is a clock
+		f.Cell = make([][]float64, c.Layers)
+	}
+	for k := range c.Layers {
+		f.Hidden[k] = make([]float64, T)
+		if f.Cell != nil {
+			f.Cell[k] = make([]float64, T)
+		}
+	}
+	gates := gatesOf(c)
+	for first := 0; first < B; first += together {
+		n := min(together, B-first)
+		p := &flowPass{m: m, weights: m.weights(), B: n, steps: len(inputs) / B, flow: f,
+			gates: gates, share: 1 / float64(B)}
+		for at := first; at < len(inputs); at += B {
+			p.inputs = append(p.inputs, inputs[at:at+n]...)
+		}
+		p.run(targets[first:first+n], T)
+	}
+	for _, g := range gates {
+		n := float64(T * B * c.Hidden)
+		f.Gates = append(f.Gates, GateUse{g.Layer, g.Gate, g.Mean / n, g.Closed / n, g.Open / n})
+	}
+	return f, nil
+}
+
+// flowPass runs a network step by step over some of the windows, and adds their part to a Flow.
+// Backward runs each step forward again, so that one workspace serves all.
 type flowPass struct {
 	m        *Model
 	weights  weights
 	inputs   []int32
 	B, steps int
+	flow     *Flow
+	gates    []*gateOf
+	share    float64 // of a window in the means
 
 	memory  [][]float32
 	kernels []compute.Recurrent
@@ -157,18 +189,23 @@ func (p *flowPass) forward(t int) {
 	}
 }
 
-// backward measures the steps from the last on.
-func (p *flowPass) backward(targets []int32, T int) *Flow {
-	c, f := p.m.config, &Flow{Gates: []GateUse{}}
-	f.Hidden = make([][]float64, c.Layers)
-	if c.Cell.States() == 2 && c.Cell != compute.Clockwork { // whose second state is a clock
-		f.Cell = make([][]float64, c.Layers)
+// run measures the windows. It panics if the device lacks memory.
+func (p *flowPass) run(targets []int32, T int) {
+	defer p.close()
+	p.allocate()
+	for t := range p.steps {
+		p.forward(t)
 	}
-	gates := p.gates()
+	p.backward(targets, T)
+}
+
+// backward measures the steps from the last on.
+func (p *flowPass) backward(targets []int32, T int) {
+	c, f := p.m.config, p.flow
 	for d := range T {
 		t := p.steps - 1 - d
 		p.forward(t)
-		p.measure(t, gates)
+		p.measure(t)
 		last := p.dy[c.Layers-1]
 		if d == 0 {
 			p.output.ForwardBackward(p.y[c.Layers-1], p.weights.output, p.weights.bias, targets, 1,
@@ -177,9 +214,9 @@ func (p *flowPass) backward(targets []int32, T int) *Flow {
 			p.m.dev.Zero(last)
 		}
 		for k := c.Layers - 1; k >= 0; k-- {
-			f.Hidden[k] = append(f.Hidden[k], p.norm(p.dy[k], p.dout.layers[k].H))
+			f.Hidden[k][d] += p.norm(p.dy[k], p.dout.layers[k].H)
 			if f.Cell != nil {
-				f.Cell[k] = append(f.Cell[k], p.norm(p.dout.layers[k].C))
+				f.Cell[k][d] += p.norm(p.dout.layers[k].C)
 			}
 			var dx []float32
 			if k > 0 {
@@ -189,14 +226,9 @@ func (p *flowPass) backward(targets []int32, T int) *Flow {
 		}
 		p.dout, p.dstate = p.dstate, p.dout
 	}
-	for _, g := range gates {
-		n := float64(T * p.B * c.Hidden)
-		f.Gates = append(f.Gates, GateUse{g.Layer, g.Gate, g.Mean / n, g.Closed / n, g.Open / n})
-	}
-	return f
 }
 
-// norm is the mean over the windows of the norm of a sum of gradients, [B, H] each.
+// norm is the windows' part of the mean norm of a sum of gradients, [B, H] each.
 func (p *flowPass) norm(parts ...[]float32) (mean float64) {
 	H := p.m.config.Hidden
 	host, sum := make([]float32, p.B*H), make([]float64, p.B*H)
@@ -211,7 +243,7 @@ func (p *flowPass) norm(parts ...[]float32) (mean float64) {
 		for _, x := range sum[b*H:][:H] {
 			squares += x * x
 		}
-		mean += math.Sqrt(squares) / float64(p.B)
+		mean += math.Sqrt(squares) * p.share
 	}
 	return mean
 }
@@ -222,10 +254,10 @@ type gateOf struct {
 	block   int
 }
 
-// gates are the layers' gates: values of a logistic function. The others are candidates.
-func (p *flowPass) gates() (all []*gateOf) {
-	names := p.m.config.Cell.Text().Gates
-	for k := range p.kernels {
+// gatesOf are the layers' gates: values of a logistic function. The others are candidates.
+func gatesOf(c Config) (all []*gateOf) {
+	names := c.Cell.Text().Gates
+	for k := range c.Layers {
 		for block, name := range strings.Split(names, ", ") {
 			if name != "" && name != "g" && name != "n" {
 				all = append(all, &gateOf{GateUse{Layer: k, Gate: name}, block})
@@ -236,8 +268,8 @@ func (p *flowPass) gates() (all []*gateOf) {
 }
 
 // measure adds the activations of step t, which has run, to the gates.
-func (p *flowPass) measure(t int, gates []*gateOf) {
-	c, dev := p.m.config, p.m.dev
+func (p *flowPass) measure(t int) {
+	c, dev, gates := p.m.config, p.m.dev, p.gates
 	H, rows := c.Hidden, c.Cell.Gates()*c.Hidden
 	sums, before, after := make([]float32, p.B*rows), make([]float32, p.B*H), make([]float32, p.B*H)
 	var peephole []float32

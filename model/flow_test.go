@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"rondo/compute"
@@ -100,6 +101,40 @@ func slopes(m *Model, inputs, targets []int32, k, t int, ofCell bool) (mean floa
 		mean += math.Sqrt(squares) / float64(B)
 	}
 	return mean
+}
+
+// TestFlowInParts: windows that are measured one, two or three at a time have the same means.
+func TestFlowInParts(t *testing.T) {
+	m, err := New(Config{Cell: compute.LSTM, Vocab: 5, Embed: 3, Hidden: 4, Layers: 2, Seed: 3},
+		newDevice(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	inputs, targets := flowInputs(6, 3, 5)
+	numbers := func(f *Flow) []float64 {
+		all := slices.Concat(slices.Concat(f.Hidden...), slices.Concat(f.Cell...))
+		for _, g := range f.Gates {
+			all = append(all, g.Mean, g.Closed, g.Open)
+		}
+		return all
+	}
+	whole, err := m.Flow(inputs, targets, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := numbers(whole)
+	for together := 1; together < 3; together++ {
+		parts, err := m.flow(inputs, targets, 4, together)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, x := range numbers(parts) {
+			if math.Abs(x-want[i]) > 1e-5*want[i] {
+				t.Errorf("%d together: number %d is %v, want %v", together, i, x, want[i])
+			}
+		}
+	}
 }
 
 // TestGateUse: an LSTM whose biases hold gates open or closed says so, for each gate that it has.

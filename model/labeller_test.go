@@ -160,7 +160,9 @@ func labellers() map[string]LabellerConfig {
 			all[cell.String()+"/"+name+"/bidirectional"] = c
 			switch c.Pool {
 			case PoolNone:
-				c.DropoutLocked = true
+				c.SkipThroughTime = 3
+				all[cell.String()+"/through-time"] = c
+				c.SkipThroughTime, c.DropoutLocked = 0, true
 				all[cell.String()+"/locked"] = c
 				c.DeepInput, c.DeepTransition, c.DeepOutput = 2, 1, 1
 				all[cell.String()+"/deep"] = c

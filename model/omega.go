@@ -48,11 +48,18 @@ func newOmega(dev compute.Device, s compute.RecurrentShape, kernel compute.Recur
 	return o
 }
 
-// omegaSize is a device's memory for an omega and its calls.
+// omegaSize is the memory of an omega and its calls: the device's, and the host's, because such a
+// device computes on a CPU.
 func omegaSize(on compute.Sizer, s compute.RecurrentShape) compute.Size {
 	state, all := on.TensorSize(s.B*s.H), on.TensorSize(s.T*s.B*s.H)
-	return state.And(state).And(all).And(all).And(on.GemmSize(s.B, s.H, s.H)).
-		And(on.GemmSize(s.H, s.H, s.T*s.B))
+	size := on.GemmSize(s.B, s.H, s.H).And(on.GemmSize(s.H, s.H, s.T*s.B))
+	for range 2 { // delta, back; deltas, products
+		size = size.And(state).And(all)
+	}
+	for range 2 { // later, delta; h, dy and their rows
+		size = size.And(state).And(all).And(all)
+	}
+	return size
 }
 
 // Forward implements compute.Recurrent. It keeps y, which dropout may change.

@@ -160,8 +160,18 @@ func TestOmegaSize(t *testing.T) {
 	c.Dropout = 0
 	parameters := on.TensorSize(Span(Layout(c)))
 	want := parameters.And(parameters).And(c.SegmentSize(on, 12, 4)).Total()
-	if got := stepBytes(t, c, compute.FP32, 12, 4, 1); got != want {
-		t.Errorf("sizes add up to %d bytes, the device held %d", want, got)
+	host := int64(0) // of an omega for each layer
+	for k := range c.Layers {
+		s, factor := c.layerShape(k, 12, 4), float32(1)
+		dev := newDevice(t)
+		o := newOmega(dev, s, compute.NewRecurrent(dev, s, false), 1, &factor)
+		defer o.Close()
+		for _, x := range append(o.host[:], o.rows[0], o.rows[1], make([]float32, s.B*s.H)) {
+			host += on.TensorSize(len(x)).Total()
+		}
+	}
+	if got := stepBytes(t, c, compute.FP32, 12, 4, 1) + host; got != want {
+		t.Errorf("sizes add up to %d bytes, and it held %d, %d of them Go's", want, got, host)
 	}
 	for _, change := range []func(*Config){func(c *Config) { c.Cell = compute.GRU },
 		func(c *Config) { c.DeepTransition = 1 }, func(c *Config) { c.Recompute = 3 },

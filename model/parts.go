@@ -21,6 +21,7 @@ func Parts() []Part {
 		{"temporal-l2", "keeps its change from step to step small", "Merity et al. (2017)"},
 		{"attention", "a decoder's: luong, scaled or bahdanau",
 			"Luong et al. (2015), Vaswani et al. (2017), Bahdanau et al. (2015)"},
+		{"hard-attention", "a memory network reads one sentence in a hop", "Xu et al. (2015)"},
 		{"tie-weights", "the embedding is the output weights", "Press and Wolf (2017)"},
 	}
 }

@@ -14,12 +14,13 @@ import sys
 import tempfile
 
 RONDO = pathlib.Path(__file__).parents[2] / "bin" / "rondo"
-FLAGS = "--hidden 100 --batch 16 --lr 0.001 --clip 0.1 --clip-scope global --workers 2".split()
+FLAGS = "--hidden 100 --batch 16 --clip-scope global --workers 2".split()
 MOST = 0.01
-PROBLEMS = {  # lengths to learn from, lengths to measure, steps
-    "copy": ("1-20", ["20", "30", "40"], 3000),
-    "repeat-copy": ("1-10x1-10", ["10x10", "20x10", "10x20"], 6000),
-    "recall": ("2-6", ["6", "8", "12"], 10000),
+PROBLEMS = {  # lengths to learn from, lengths to measure, flags
+    "copy": ("1-20", ["20", "30", "40"], "--steps 3000 --lr 0.001 --clip 0.1"),
+    "repeat-copy": ("1-5x1-5", ["5x5", "10x5", "5x10"],
+                    "--steps 4000 --lr 0.003 --clip 1 --memory-rows 20"),
+    "recall": ("2-6", ["6", "8", "12"], "--steps 4000 --lr 0.003 --clip 1 --memory-rows 40"),
 }
 
 
@@ -27,11 +28,11 @@ def main():
     name, extra = "copy", sys.argv[1:]
     if extra and not extra[0].startswith("-"):
         name, extra = extra[0], extra[1:]
-    learned, measured, steps = PROBLEMS[name]
+    learned, measured, flags = PROBLEMS[name]
     with tempfile.TemporaryDirectory() as run:
         subprocess.run([RONDO, "train", "--task", "turing", "--corpus", f"builtin:{name}:{learned}",
-                        "--eval-corpus", f"builtin:{name}:{measured[0]}", "--steps", str(steps),
-                        "--eval-every", "500", "--checkpoint-dir", run, *FLAGS, *extra], check=True)
+                        "--eval-corpus", f"builtin:{name}:{measured[0]}", "--eval-every", "500",
+                        "--checkpoint-dir", run, *FLAGS, *flags.split(), *extra], check=True)
         first = None
         for lengths in measured:
             corpus = f"builtin:{name}:{lengths}"

@@ -72,6 +72,9 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if !task.Segments(spec.Task) && spec.Task != task.Turing && !given["tokenizer"] {
 		spec.Tokenizer = "word"
 	}
+	if spec.Sequences && !given["sampling"] {
+		spec.Sampling = "random"
+	}
 	if spec.Task == task.Fill && !given["bidirectional"] {
 		spec.Bidirectional = true
 	}

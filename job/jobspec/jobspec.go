@@ -95,7 +95,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram, task.HMM, task.MLP}
-	case "hops", "tying", "position_encoding", "temporal_encoding":
+	case "hops", "tying", "position_encoding", "temporal_encoding", "hard_attention":
 		return []string{task.Answer}
 	case "memory_width", "heads", "shift", "controller":
 		return []string{task.Turing}
@@ -458,7 +458,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	if spec.Task == task.Answer {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying
 		lasts.PositionEncoding = spec.PositionEncoding
-		lasts.TemporalEncoding = spec.TemporalEncoding
+		lasts.TemporalEncoding, lasts.HardAttention = spec.TemporalEncoding, spec.HardAttention
 	}
 	switch spec.Cell {
 	case compute.Leaky.String():

@@ -19,6 +19,10 @@ func validateMemory(spec *rondov1.JobSpec) error {
 		return usagef("--skip-through-time %d reads the embedding: set --embed, for example "+
 			"--embed %d", spec.SkipThroughTime, spec.Hidden)
 	}
+	if spec.HardAttention == 1 {
+		return usagef("--hard-attention 1: each way to read a story is compared with others: " +
+			"give 2 or more")
+	}
 	p, err := compute.ParsePeriods(spec.Periods)
 	if err != nil {
 		return usagef("%v", err)

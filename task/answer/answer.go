@@ -1,15 +1,16 @@
 // Package answer is the end-to-end memory network as a train.Task: it answers a question about a
-// story in several hops of soft attention over its sentences (Sukhbaatar, Szlam, Weston and Fergus
+// story in several hops of attention over its sentences (Sukhbaatar, Szlam, Weston and Fergus
 // 2015, arXiv:1503.08895; Goodfellow, Bengio and Courville, Deep Learning, section 10.12). Each
 // lane reads a story with a question: see task/memory.
 //
-// Of this module it may import compute, corpus/examples, model, task/count, task/example,
+// Of this module it may import compute, corpus, corpus/examples, model, task/count, task/example,
 // task/lines, task/memory and train.
 package answer
 
 import (
 	"fmt"
 
+	"rondo/corpus"
 	"rondo/task/example"
 	"rondo/task/memory"
 	"rondo/train"
@@ -38,14 +39,19 @@ type Story struct {
 	Sentences [][]int32
 	Question  []int32
 	Answer    int32
+	Draw      uint64  // the key of its draws in training; 0: it is not trained on
 	memory    []int32 // of all
 }
 
 // Stories are examples of kind Stories. They implement memory.Source.
 type Stories struct {
 	example.Data
-	Stop int32 // ends each sentence: see examples.Stop
+	Stop int32   // ends each sentence: see examples.Stop
+	Seed *uint64 // of the draws; nil: there are none, the examples are not trained on
 }
+
+// drawStream is the random stream of draws.
+const drawStream = 0x64726177 // "draw"
 
 // SegmentsPerEpoch implements memory.Source.
 func (s *Stories) SegmentsPerEpoch() int64 { return s.Batches.SegmentsPerEpoch() }
@@ -75,6 +81,11 @@ func (s *Stories) Fill(segment int64, lane int, into *Story) (ids []int32, ok bo
 		return nil, false, fmt.Errorf("example %d: %w", number, err)
 	}
 	into.Answer = into.memory[n]
+	into.Draw = 0
+	if s.Seed != nil {
+		into.Draw = max(1, corpus.Hash3(corpus.Hash3(*s.Seed, drawStream, 0), uint64(segment),
+			uint64(lane)))
+	}
 	into.cut(into.memory[:n], s.Stop)
 	return into.memory, true, nil
 }

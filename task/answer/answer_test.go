@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/task/example"
 	"rondo/task/lines"
 	"rondo/task/memory"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -40,8 +40,8 @@ func openStories(t *testing.T, text string) (*examples.Set, *Stories) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return set, &Stories{example.Data{Set: set, Batches: batches},
-		set.Vocabulary().ID(examples.Stop)}
+	return set, &Stories{Data: example.Data{Set: set, Batches: batches},
+		Stop: set.Vocabulary().ID(examples.Stop)}
 }
 
 // TestStories: an example is the sentences before a question, without the other questions.
@@ -87,16 +87,37 @@ func TestStories(t *testing.T) {
 	}
 }
 
+// TestDrawKeys: the draws of an example that is trained on depend on its segment and lane, and on
+// the seed.
+func TestDrawKeys(t *testing.T) {
+	_, stories := openStories(t, told)
+	keys := map[uint64]bool{}
+	for seed := range uint64(3) {
+		stories.Seed = &seed
+		for range 2 { // the same keys again
+			for segment := range stories.SegmentsPerEpoch() {
+				for lane := range 2 {
+					var s Story
+					if _, ok, err := stories.Fill(segment, lane, &s); err != nil {
+						t.Fatal(err)
+					} else if ok {
+						keys[s.Draw] = true
+					}
+				}
+			}
+		}
+	}
+	if len(keys) != 3*3 || keys[0] {
+		t.Errorf("keys %v", keys)
+	}
+}
+
 // TestReader: questions are answered about the story so far, as Forward scores them.
 func TestReader(t *testing.T) {
 	set, stories := openStories(t, told)
-	device, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer device.Close()
 	m, err := memory.NewModel(memory.Network[Story](Config{Words: set.Vocabulary().Len(),
-		Answers: 3, Hidden: 6, Hops: 2, Rows: 2, Position: true, Temporal: true, Seed: 3}), device)
+		Answers: 3, Hidden: 6, Hops: 2, Rows: 2, Position: true, Temporal: true, Seed: 3}),
+		tasktest.Device(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}

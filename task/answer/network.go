@@ -21,6 +21,7 @@ type Config struct {
 	LayerWise      bool
 	Position       bool // words are weighted by their places
 	Temporal       bool // sentences have their age added
+	Draws          int  // M, of hard attention: see paths; 0: soft
 	Seed           uint64
 }
 
@@ -133,8 +134,9 @@ type pass[F memory.Float] struct {
 	memory  [][]F     // [N, H] for each embedding of sentences
 	state   [][]F     // [K+1, H]: the question, then each hop's
 	weights [][]F     // [K, N]
-	logits  []F       // [C]
-	ranks   []F       // [H]: a word's weights
+	paths   paths[F]
+	logits  []F // [C]
+	ranks   []F // [H]: a word's weights
 	score   train.Score
 
 	dmemory           [][]F
@@ -156,6 +158,7 @@ func newPass[F memory.Float](c Config) *pass[F] {
 	for range c.Hops + 1 {
 		p.state = append(p.state, zeros(H))
 	}
+	p.paths = newPaths[F](c)
 	p.score = train.Score{Targets: 1, Counts: make([]int64, counters)}
 	return p
 }
@@ -200,31 +203,45 @@ func (p *pass[F]) age(i int) int { return len(p.kept) - 1 - i }
 
 // Forward implements memory.Pass.
 func (p *pass[F]) Forward(params []F, s *Story) train.Score {
+	p.remember(split(p.Config, p.views, params), s)
+	p.paths.begin(s)
+	return p.forwardPaths(params)
+}
+
+// forwardPaths scores the paths of the story that is remembered.
+func (p *pass[F]) forwardPaths(params []F) train.Score {
 	w := split(p.Config, p.views, params)
-	p.answer(w, s)
+	for path := range p.paths.losses {
+		p.answer(w, path)
+		p.paths.losses[path] = p.measure()
+	}
+	p.score.Loss = p.paths.mean()
+	return p.score
+}
+
+// measure returns the loss of the logits, and sets the counts.
+func (p *pass[F]) measure() (loss float64) {
 	best, largest := 0, p.logits[0]
 	for i, y := range p.logits {
 		if y > largest {
 			best, largest = i, y
 		}
 	}
-	right := int(s.Answer)
+	right := int(p.story.Answer)
 	var sum float64
 	for _, y := range p.logits {
 		sum += math.Exp(float64(y - largest))
 	}
-	p.score.Loss = math.Log(sum) - float64(p.logits[right]-largest)
 	p.score.Counts[countRight] = 0
 	if best == right {
 		p.score.Counts[countRight] = 1
 	}
-	return p.score
+	return math.Log(sum) - float64(p.logits[right]-largest)
 }
 
-// answer computes the logits.
-func (p *pass[F]) answer(w parameters[F], s *Story) {
+// remember computes the memory and the state of the question.
+func (p *pass[F]) remember(w parameters[F], s *Story) {
 	p.story, p.kept = s, s.Sentences[max(0, len(s.Sentences)-p.Rows):]
-	n := len(p.kept)
 	for e := range p.memory {
 		for i, sentence := range p.kept {
 			row := p.row(p.memory[e], i)
@@ -237,6 +254,11 @@ func (p *pass[F]) answer(w parameters[F], s *Story) {
 	}
 	clear(p.state[0])
 	p.embed(p.state[0], w.tables[p.question()], s.Question)
+}
+
+// answer computes the logits of a path.
+func (p *pass[F]) answer(w parameters[F], path int) {
+	n := len(p.kept)
 	for hop := range p.Hops {
 		u, next := p.state[hop], p.state[hop+1]
 		if clear(next); p.LayerWise {
@@ -252,7 +274,12 @@ func (p *pass[F]) answer(w parameters[F], s *Story) {
 		clear(weights)
 		memory.Multiply(weights, p.memory[in][:n*p.Hidden], u)
 		memory.Softmax(weights, weights)
-		memory.MultiplyTransposed(next, p.memory[out][:n*p.Hidden], weights)
+		if p.Draws > 0 {
+			p.paths.read[hop] = p.paths.choose(path, hop, weights)
+			memory.Add(next, p.row(p.memory[out], p.paths.read[hop]))
+		} else {
+			memory.MultiplyTransposed(next, p.memory[out][:n*p.Hidden], weights)
+		}
 	}
 	clear(p.logits)
 	memory.Multiply(p.logits, w.output, p.state[p.Hops])
@@ -261,10 +288,30 @@ func (p *pass[F]) answer(w parameters[F], s *Story) {
 // Backward implements memory.Pass.
 func (p *pass[F]) Backward(params, gradients []F, scale F) {
 	w, d := split(p.Config, p.views, params), split(p.Config, p.views, gradients)
-	n, s := len(p.kept), p.story
 	for e := range p.dmemory {
-		clear(p.dmemory[e][:n*p.Hidden])
+		clear(p.dmemory[e][:len(p.kept)*p.Hidden])
 	}
+	n := len(p.paths.losses)
+	for path := range n {
+		if n > 1 { // the logits are the last path's
+			p.answer(w, path)
+		}
+		p.answerBackward(w, d, path, scale/F(n))
+	}
+	for e := range p.dmemory {
+		for i, sentence := range p.kept {
+			row := p.row(p.dmemory[e], i)
+			if p.Temporal {
+				memory.Add(p.row(d.times[e], p.age(i)), row)
+			}
+			p.embedBackward(d.tables[e], row, sentence)
+		}
+	}
+}
+
+// answerBackward adds scale times the gradient of a path, whose logits it uses up.
+func (p *pass[F]) answerBackward(w, d parameters[F], path int, scale F) {
+	s := p.story
 	memory.Softmax(p.logits, p.logits)
 	p.logits[s.Answer]--
 	for i := range p.logits {
@@ -281,32 +328,30 @@ func (p *pass[F]) Backward(params, gradients []F, scale F) {
 		} else {
 			copy(p.dbefore, p.dstate)
 		}
-		if n > 0 {
-			p.attendBackward(hop, n, u)
+		if len(p.kept) > 0 {
+			p.attendBackward(hop, path, u, scale)
 		}
 		p.dstate, p.dbefore = p.dbefore, p.dstate
 	}
 	p.embedBackward(d.tables[p.question()], p.dstate, s.Question)
-	for e := range p.dmemory {
-		for i, sentence := range p.kept {
-			row := p.row(p.dmemory[e], i)
-			if p.Temporal {
-				memory.Add(p.row(d.times[e], p.age(i)), row)
-			}
-			p.embedBackward(d.tables[e], row, sentence)
-		}
-	}
 }
 
 // attendBackward adds to the gradients of the memory and of a hop's state u, dbefore, given that
 // of the state after it, dstate.
-func (p *pass[F]) attendBackward(hop, n int, u []F) {
+func (p *pass[F]) attendBackward(hop, path int, u []F, scale F) {
 	in, out := p.of(hop)
+	n := len(p.kept)
 	weights, dweights, dscores := p.weights[hop][:n], p.dweights[:n], p.dscores[:n]
 	clear(dweights)
-	memory.Multiply(dweights, p.memory[out][:n*p.Hidden], p.dstate)
-	memory.AddOuter(p.dmemory[out][:n*p.Hidden], weights, p.dstate)
 	clear(dscores)
+	if p.Draws > 0 {
+		read := p.paths.read[hop]
+		memory.Add(p.row(p.dmemory[out], read), p.dstate)
+		dweights[read] = scale * F(p.paths.advantage(path)) / weights[read]
+	} else {
+		memory.Multiply(dweights, p.memory[out][:n*p.Hidden], p.dstate)
+		memory.AddOuter(p.dmemory[out][:n*p.Hidden], weights, p.dstate)
+	}
 	memory.SoftmaxBackward(dscores, weights, dweights)
 	memory.MultiplyTransposed(p.dbefore, p.memory[in][:n*p.Hidden], dscores)
 	memory.AddOuter(p.dmemory[in][:n*p.Hidden], dscores, u)

@@ -1,12 +1,12 @@
 package answer
 
 import (
+	"encoding/json"
 	"fmt"
-	"math"
-	"math/rand/v2"
 	"testing"
 
 	"rondo/model"
+	"rondo/task/tasktest"
 )
 
 // small are networks of every kind.
@@ -16,18 +16,6 @@ func small() (all []Config) {
 			LayerWise: kind&1 > 0, Position: kind&2 > 0, Temporal: kind&4 > 0, Seed: 1})
 	}
 	return all
-}
-
-// drawn are parameters in float64.
-func drawn(c Config) []float64 {
-	rng := rand.New(rand.NewPCG(1, 5))
-	params := make([]float64, model.Span(c.Layout()))
-	for _, v := range c.Layout() {
-		for i := range v.Len {
-			params[v.Offset+i] = 0.7 * rng.NormFloat64()
-		}
-	}
-	return params
 }
 
 // stories have more sentences than the memory has rows, fewer, and none.
@@ -44,27 +32,83 @@ func stories() []*Story {
 func TestGradients(t *testing.T) {
 	for i, c := range small() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			params, p := drawn(c), newPass[float64](c)
+			params, p := tasktest.Draw(c.Layout(), 1, 0.7), newPass[float64](c)
 			for _, s := range stories() {
-				p.Forward(params, s)
-				got := make([]float64, len(params))
-				p.Backward(params, got, 0.5)
-				for _, v := range c.Layout() {
-					for k := range v.Len {
-						const h = 1e-5
-						loss := func(by float64) float64 {
-							params[v.Offset+k] += by
-							defer func() { params[v.Offset+k] -= by }()
-							return p.Forward(params, s).Loss
-						}
-						want := 0.5 * (loss(h) - loss(-h)) / (2 * h)
-						g := got[v.Offset+k]
-						if !(math.Abs(g-want) <= 1e-8*max(1, math.Abs(want))) {
-							t.Errorf("%s[%d]: %.9g, want %.9g", v.Name, k, g, want)
-						}
-					}
-				}
+				tasktest.Gradients(t, p, c.Layout(), params, s, 1e-8)
 			}
 		})
+	}
+}
+
+// TestTrace holds the network to PyTorch: see testdata/trace.py.
+func TestTrace(t *testing.T) {
+	tasktest.Traces(t, 4, 1e-13, func(file []byte) (
+		tasktest.Network[Story], []model.View, *Story, error,
+	) {
+		var trace struct {
+			Config
+			LayerWise bool `json:"layer_wise"`
+			Story
+		}
+		err := json.Unmarshal(file, &trace)
+		c := trace.Config
+		c.LayerWise = trace.LayerWise
+		return newPass[float64](c), c.Layout(), &trace.Story, err
+	})
+}
+
+// TestHardGradients: the mean of the gradients of all paths that can be drawn, by their
+// probabilities, is the gradient of the mean loss.
+func TestHardGradients(t *testing.T) {
+	for kind := range 4 {
+		c := Config{Words: 9, Answers: 4, Hidden: 5, Hops: 2, Rows: 2, LayerWise: kind&1 > 0,
+			Temporal: kind&2 > 0, Draws: 2}
+		params, p := tasktest.Draw(c.Layout(), 1, 0.7), newPass[float64](c)
+		s := stories()[0]
+		// each calls visit with the probability of every choice of a sentence in each hop of each
+		// path.
+		each := func(visit func(probability float64)) {
+			for number := range 1 << (c.Draws * c.Hops) {
+				probability := 1.0
+				p.remember(split(c, p.views, params), s)
+				p.paths.losses = p.paths.all
+				p.paths.choose = func(path, hop int, weights []float64) int {
+					sentence := number >> (path*c.Hops + hop) & 1
+					probability *= weights[sentence]
+					return sentence
+				}
+				p.forwardPaths(params)
+				visit(probability)
+			}
+		}
+		got := make([]float64, len(params))
+		each(func(probability float64) { p.Backward(params, got, probability) })
+		tasktest.Differences(t, c.Layout(), params, got, 1e-8, func() (mean float64) {
+			each(func(probability float64) { mean += probability * p.score.Loss })
+			return mean
+		})
+	}
+}
+
+// TestDraws: sentences are drawn by their weights; the same key draws the same ones, and none is
+// drawn outside of training.
+func TestDraws(t *testing.T) {
+	p := newPaths[float64](Config{Hops: 1, Draws: 2})
+	weights := []float64{0.5, 0, 0.3, 0.2}
+	var counts [4]float64
+	for key := range uint64(10000) {
+		p.begin(&Story{Draw: key + 1})
+		for path := range p.losses {
+			sentence := p.choose(path, 0, weights)
+			if counts[sentence]++; p.choose(path, 0, weights) != sentence {
+				t.Fatalf("key %d, path %d: another draw", key+1, path)
+			}
+		}
+	}
+	for i, n := range counts {
+		tasktest.Near(t, fmt.Sprintf("share of sentence %d", i), n/20000, weights[i], 0.02)
+	}
+	if p.begin(&Story{}); len(p.losses) != 1 || p.choose(0, 0, weights) != 0 {
+		t.Errorf("%d paths", len(p.losses))
 	}
 }

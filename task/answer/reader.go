@@ -129,7 +129,10 @@ type attended struct {
 // answer computes the answer to the story's question.
 func (r *Reader) answer() (best int, probability float32, hops []attended) {
 	p := r.pass
-	p.answer(split(p.Config, p.views, r.model.Params()), &r.story)
+	w := split(p.Config, p.views, r.model.Params())
+	p.remember(w, &r.story)
+	p.paths.begin(&r.story)
+	p.answer(w, 0)
 	memory.Softmax(p.logits, p.logits)
 	for i, x := range p.logits {
 		if x > probability {

@@ -10,26 +10,22 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/model"
 	"rondo/task/count"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
 // newTask makes a task on a CPU that reads a text in sequences of a length.
 func newTask(t *testing.T, c Config, text corpus.IDs, lanes, length int) (*count.Task, *Model) {
 	t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.Tokens = text.Len()
-	m, err := New(c, dev)
-	if err != nil {
-		t.Fatal(err)
-	}
 	reads := count.NewText(text, 0, lanes, length)
+	c.Tokens, c.Sequences = text.Len(), reads.Examples()
+	m, err := New(c, tasktest.Device(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
 	task, err := count.New(m, count.Config{Training: reads, Evaluation: reads, Tail: train.Tail})
 	if err != nil {
 		t.Fatal(err)
@@ -37,49 +33,8 @@ func newTask(t *testing.T, c Config, text corpus.IDs, lanes, length int) (*count
 	t.Cleanup(func() {
 		task.Close()
 		m.Close()
-		dev.Close()
 	})
 	return task, m
-}
-
-// step reads a segment: so many seats share the lanes, and their gradients are added. It returns
-// the loss.
-func step(t *testing.T, task *count.Task, segment int64, lanes, seats int) (loss float64) {
-	t.Helper()
-	sum := make([]float32, len(task.Params()))
-	for i := range seats {
-		at := train.Lanes{First: lanes * i / seats, Count: lanes*(i+1)/seats - lanes*i/seats}
-		s, err := task.Open(at.Count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := s.Read(t.Context(), slices.Values([]train.Span{{Segment: segment, Lanes: at}}))
-		if _, err := s.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		part, err := s.Backward(train.Pass{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		s.Close()
-		loss += part
-		for i, g := range task.Gradients()[:len(sum)] {
-			sum[i] += g
-		}
-	}
-	for i, g := range sum {
-		task.Params()[i] -= g
-	}
-	return loss
-}
-
-// near fails the test unless two numbers agree to a part.
-func near(t *testing.T, what string, got, want, part float64) {
-	t.Helper()
-	if !(math.Abs(got-want) <= part*max(1, math.Abs(want))) {
-		t.Errorf("%s: %v, want %v", what, got, want)
-	}
 }
 
 // TestTrace: losses of each iteration, and the likeliest path, are hmmlearn's.
@@ -110,21 +65,21 @@ func TestTrace(t *testing.T) {
 			at += copy(m.Params()[v.Offset:][:v.Len], c.Counts[at:])
 		}
 		for i, want := range c.Losses {
-			near(t, "iteration", step(t, task, int64(i), lanes, 1), want, 1e-6)
+			tasktest.Near(t, "iteration", tasktest.Step(t, task, int64(i), 1, lanes), want, 1e-6)
 		}
 		test := text[c.Tokens : c.Tokens+c.Length]
 		score, err := m.Score(count.Window{Tokens: test})
 		if err != nil {
 			t.Fatal(err)
 		}
-		near(t, "loss", score.Loss, c.Loss, 1e-6)
+		tasktest.Near(t, "loss", score.Loss, c.Loss, 1e-6)
 		chain, err := m.load()
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, log := chain.likeliest(test)
-		near(t, "loss of the path", -log, c.PathLoss, 1e-6)
-		near(t, "hmmlearn's path", joint(chain, test, c.Path), log, 1e-9)
+		tasktest.Near(t, "loss of the path", -log, c.PathLoss, 1e-6)
+		tasktest.Near(t, "hmmlearn's path", joint(chain, test, c.Path), log, 1e-9)
 	}
 }
 
@@ -196,16 +151,16 @@ func TestAllPaths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		near(t, "loss", score.Loss, -math.Log(sum), 1e-12)
+		tasktest.Near(t, "loss", score.Loss, -math.Log(sum), 1e-12)
 		got := c.expect(tokens)
 		for _, pair := range [][2][]float64{{got.starts, want.starts},
 			{got.transitions.Data, want.transitions.Data}, {got.emissions, want.emissions}} {
 			for i, n := range pair[0] {
-				near(t, "expected count", n, pair[1][i]/sum, 1e-12)
+				tasktest.Near(t, "expected count", n, pair[1][i]/sum, 1e-12)
 			}
 		}
 		path, log := c.likeliest(tokens)
-		if near(t, "path", log, math.Log(best), 1e-12); !slices.Equal(path, bestPath) {
+		if tasktest.Near(t, "path", log, math.Log(best), 1e-12); !slices.Equal(path, bestPath) {
 			t.Errorf("%v is not the likeliest path %v of %v", path, bestPath, tokens)
 		}
 	}
@@ -224,8 +179,8 @@ func TestDealing(t *testing.T) {
 	}
 	last := math.Inf(1)
 	for i := range int64(15) {
-		a, b := step(t, one, i, lanes, 1), step(t, three, i, lanes, 3)
-		if near(t, "three seats", b, a, 1e-5); !(a < last) {
+		a, b := tasktest.Step(t, one, i, 1, lanes), tasktest.Step(t, three, i, 0.3, 2, 2, 2)
+		if tasktest.Near(t, "three seats", b, a, 1e-5); !(a < last) {
 			t.Errorf("iteration %d: %v after %v", i, a, last)
 		}
 		last = a
@@ -235,7 +190,7 @@ func TestDealing(t *testing.T) {
 		for _, x := range m.Params()[m.Layout()[i].Offset:][:m.Layout()[i].Len] {
 			sum += float64(x)
 		}
-		near(t, "sum of "+m.Layout()[i].Name, sum, want, 1e-5)
+		tasktest.Near(t, "sum of "+m.Layout()[i].Name, sum, want, 1e-5)
 	}
 }
 
@@ -249,7 +204,7 @@ func TestStepwise(t *testing.T) {
 		if segment%task.SegmentsPerEpoch() == 0 {
 			losses = append(losses, 0)
 		}
-		losses[len(losses)-1] += step(t, task, segment, 2, 1)
+		losses[len(losses)-1] += tasktest.Step(t, task, segment, 1, 2)
 	}
 	if len(losses) != 4 || !slices.IsSortedFunc(losses, func(a, b float64) int {
 		return int(b - a)
@@ -260,7 +215,57 @@ func TestStepwise(t *testing.T) {
 	for _, x := range m.Params()[emissions.Offset:][:emissions.Len] {
 		sum += float64(x)
 	}
-	near(t, "sum of emissions", sum, 8000, 0.1)
+	tasktest.Near(t, "sum of emissions", sum, 8000, 0.1)
+}
+
+// TestStepwiseStarts: a pass of 16 steps leaves (1-1/16)^16, or 36%, of the initial counts of every
+// tensor. So each state has at least 64% of its expected share of the starts, and the starts of an
+// iteration of Baum-Welch are better by at most -log(0.64) a sequence.
+func TestStepwiseStarts(t *testing.T) {
+	const sequences, length = 32, 250
+	text := opticks(t)[:sequences*length]
+	for seed := range uint64(5) {
+		task, m := newTask(t, Config{States: 8, Vocabulary: 28, Pseudo: 0.01, Seed: seed}, text, 2,
+			length)
+		for segment := range task.SegmentsPerEpoch() {
+			tasktest.Step(t, task, segment, 1, 2)
+		}
+		sum := 0.0
+		for _, x := range m.Params()[:m.Layout()[0].Len] {
+			sum += float64(x)
+		}
+		if !(sum > 0.7*sequences && sum < 1.5*sequences) {
+			t.Errorf("seed %d: starts add up to %v", seed, sum)
+		}
+		c, err := m.load()
+		if err != nil {
+			t.Fatal(err)
+		}
+		loss := func(gather func(tokens []int32)) (sum float64) {
+			for i := range sequences {
+				tokens := text[i*length:][:length]
+				score, err := m.Score(count.Window{Tokens: tokens})
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum += score.Loss
+				gather(tokens)
+			}
+			return sum / sequences
+		}
+		starts := make([]float64, c.states)
+		before := loss(func(tokens []int32) {
+			for i, n := range c.expect(tokens).starts {
+				starts[i] += n / sequences
+			}
+		})
+		c.initial = vector(starts)
+		after := loss(func([]int32) {})
+		t.Logf("seed %d: %v a sequence, and %v with starts of their own", seed, before, after)
+		if gain := before - after; !(gain >= 0 && gain <= -math.Log(0.64)) {
+			t.Errorf("seed %d: its own starts are better by %v a sequence", seed, gain)
+		}
+	}
 }
 
 // TestLongText: a text of 200,000 tokens, far below the least float64 in its probability, has the
@@ -278,14 +283,14 @@ func TestLongText(t *testing.T) {
 	}
 	first := -math.Log(c.newFilter().read(text[0]))
 	rest, targets, err := m.LogLoss(t.Context(), text)
-	if near(t, "loss", rest+first, whole.Loss, 1e-12); err != nil || targets != 199999 {
+	if tasktest.Near(t, "loss", rest+first, whole.Loss, 1e-12); err != nil || targets != 199999 {
 		t.Errorf("%d targets, %v", targets, err)
 	}
 	sum := 0.0
 	for _, n := range c.expect(text).emissions {
 		sum += n
 	}
-	near(t, "tokens", sum, 200000, 1e-9)
+	tasktest.Near(t, "tokens", sum, 200000, 1e-9)
 }
 
 // TestGenerate: a text that repeats goes on, as far as its states can tell.
@@ -296,7 +301,7 @@ func TestGenerate(t *testing.T) {
 	}
 	task, m := newTask(t, Config{States: 3, Vocabulary: 4, Pseudo: 0.001, Seed: 2}, text, 1, 300)
 	for i := range int64(60) {
-		step(t, task, i, 1, 1)
+		tasktest.Step(t, task, i, 1, 1)
 	}
 	g, err := m.NewGenerator()
 	if err != nil {
@@ -316,11 +321,7 @@ func TestGenerate(t *testing.T) {
 
 // TestErrors: a model that cannot be is refused, and so are parameters that are no counts.
 func TestErrors(t *testing.T) {
-	dev, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
+	dev := tasktest.Device(t, 1)
 	for _, c := range []Config{{Vocabulary: 2, Pseudo: 1}, {States: 2, Vocabulary: 2},
 		{States: 2, Vocabulary: 2, Pseudo: math.NaN()}} {
 		if _, err := New(c, dev); err == nil {

@@ -36,6 +36,7 @@ type Config struct {
 	Pseudo     float64 // is added to each expected count; above 0
 	Seed       uint64
 	Tokens     int64 // of the training text; 0: it is not trained
+	Sequences  int64 // that the text is cut into
 }
 
 // Layout returns the tensors' places in the flat parameters.
@@ -69,12 +70,16 @@ func New(c Config, device compute.Device) (m *Model, err error) {
 const stream = 0x6d61726b6f760000 // "markov"
 
 // Initialise implements count.Model: every row of probabilities is drawn from Dirichlet(1, ..., 1),
-// by numbers from an exponential distribution. Equal rows would stay equal.
+// by numbers from an exponential distribution. Equal rows would stay equal. A tensor's counts add
+// up, on average, to what the text's will, so that steps that read a part of the text replace the
+// same share of each: see Add.
 func (m *Model) Initialise() {
 	rng, flat := rand.New(rand.NewPCG(m.config.Seed, stream)), make([]float32, len(m.Params()))
-	for _, v := range m.Layout() {
+	sequences, tokens := max(1, m.config.Sequences), max(2, m.config.Tokens)
+	sums := []int64{sequences, max(1, tokens-sequences), tokens} // starts, transitions, emissions
+	for k, v := range m.Layout() {
 		part := flat[v.Offset:][:v.Len]
-		scale := float64(max(1, m.config.Tokens)) / float64(v.Len) // an exponential's mean is 1
+		scale := float64(sums[k]) / float64(v.Len) // an exponential's mean is 1
 		for i := range part {
 			part[i] = float32(scale * rng.ExpFloat64())
 		}

@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"rondo/compute"
-	"rondo/compute/cpu"
 	"rondo/model"
 	"rondo/task/count"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -76,11 +76,7 @@ func (l *ledger) Intend(_ int64, _, _, _ int, inputs []int32) error {
 
 func newTask(t *testing.T, threads, lanes int) (*Task[point], *ledger) {
 	t.Helper()
-	device, err := cpu.New(cpu.Config{Threads: threads})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := NewModel(line{}, device)
+	m, err := NewModel(line{}, tasktest.Device(t, threads))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,38 +89,8 @@ func newTask(t *testing.T, threads, lanes int) (*Task[point], *ledger) {
 	t.Cleanup(func() {
 		task.Close()
 		m.Close()
-		device.Close()
 	})
 	return task, l
-}
-
-// pass computes a segment on seats of some lanes, and returns the loss and the gradient.
-func pass(t *testing.T, task *Task[point], segment int64, seats ...int) (float64, []float32) {
-	t.Helper()
-	sum, loss, first := make([]float32, len(task.Params())), 0.0, 0
-	for _, n := range seats {
-		s, err := task.Open(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := train.Span{Segment: segment, Lanes: train.Lanes{First: first, Count: n}}
-		first += n
-		stop := s.Read(t.Context(), slices.Values([]train.Span{at}))
-		if _, err := s.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		ends := []int{}
-		part, err := s.Backward(train.Pass{Span: at, Scale: 0.25, Hooks: train.Hooks{
-			Finished: func(end int) { ends = append(ends, end) }}})
-		if err != nil || !slices.Equal(ends, task.Finishes()) {
-			t.Fatal(err, ends)
-		}
-		stop()
-		s.Close()
-		loss += part
-		Add(sum, task.Gradients()[:len(sum)])
-	}
-	return loss, sum
 }
 
 // TestSeats: the loss and the gradient of a segment, which has lanes without an example, are those
@@ -143,7 +109,7 @@ func TestSeats(t *testing.T) {
 			}
 		}
 		for _, seats := range [][]int{{12}, {5, 7}, {1, 2, 9}} {
-			got, gradient := pass(t, one, segment, seats...)
+			got, gradient := tasktest.Pass(t, one, segment, 0.25, seats...)
 			if math.Abs(got-loss) > 1e-9*loss {
 				t.Errorf("seats %v: loss %v, want %v", seats, got, loss)
 			}
@@ -153,7 +119,8 @@ func TestSeats(t *testing.T) {
 				}
 			}
 			three, _ := newTask(t, 3, lanes)
-			if _, same := pass(t, three, segment, seats...); !slices.Equal(same, gradient) {
+			_, same := tasktest.Pass(t, three, segment, 0.25, seats...)
+			if !slices.Equal(same, gradient) {
 				t.Errorf("seats %v: three threads have other bits", seats)
 			}
 		}

@@ -6,10 +6,10 @@ import (
 	"slices"
 	"testing"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/model"
 	"rondo/task/count"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -22,18 +22,11 @@ func small() model.WindowConfig {
 // newTask makes a task on a CPU that reads a text in parts of so many targets.
 func newTask(t *testing.T, c model.WindowConfig, text corpus.IDs, lanes, length int) *Task {
 	t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
+	w, err := model.NewWindow(c, tasktest.Device(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := model.NewWindow(c, dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		w.Close()
-		dev.Close()
-	})
+	t.Cleanup(w.Close)
 	return New(w, Config{BPTT: length,
 		Training:   count.NewText(text, int64(c.Reads), lanes, length).Apart(),
 		Evaluation: count.NewText(text, 1, lanes, length)})
@@ -48,34 +41,6 @@ func noise(n int) (text corpus.IDs) {
 	return text
 }
 
-// step runs a segment's lanes in so many seats, and returns the loss and the sum of the gradients.
-func step(t *testing.T, task *Task, segment int64, lanes, seats int) (loss float64, g []float32) {
-	t.Helper()
-	g = make([]float32, len(task.Params()))
-	for i := range seats {
-		at := train.Lanes{First: lanes * i / seats, Count: lanes*(i+1)/seats - lanes*i/seats}
-		s, err := task.Open(at.Count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop := s.Read(t.Context(), slices.Values([]train.Span{{Segment: segment, Lanes: at}}))
-		if _, err := s.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		part, err := s.Backward(train.Pass{Scale: 0.01})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		s.Close()
-		loss += part
-		for k, x := range task.Gradients()[:len(g)] {
-			g[k] += x
-		}
-	}
-	return loss, g
-}
-
 // TestDealing: losses and gradients do not depend on how lanes are dealt to seats, and an epoch has
 // each target once. The first lane reads the text's beginning, and the second a part of its own.
 func TestDealing(t *testing.T) {
@@ -84,8 +49,8 @@ func TestDealing(t *testing.T) {
 	task := newTask(t, small(), text, lanes, 7)
 	targets := int64(0)
 	for segment := range task.SegmentsPerEpoch() {
-		a, one := step(t, task, segment, lanes, 1)
-		b, two := step(t, task, segment, lanes, 2)
+		a, one := tasktest.Pass(t, task, segment, 0.01, lanes)
+		b, two := tasktest.Pass(t, task, segment, 0.01, 2, 2)
 		if math.Abs(a-b) > 1e-4 {
 			t.Errorf("segment %d: losses %v and %v", segment, a, b)
 		}
@@ -122,20 +87,7 @@ func TestWindows(t *testing.T) {
 func TestEvaluation(t *testing.T) {
 	text := noise(100)
 	task := newTask(t, small(), text, 3, 8)
-	var sum train.Score
-	for _, lanes := range []train.Lanes{{Count: 1}, {First: 1, Count: 2}} {
-		s, err := task.Open(lanes.Count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = s.Evaluate(t.Context(), lanes, func(part train.Score) {
-			sum.Loss, sum.Targets = sum.Loss+part.Loss, sum.Targets+part.Targets
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Close()
-	}
+	sum := tasktest.Evaluate(t, task, 1, 2)
 	loss, targets, err := Score(t.Context(), task.Window, text)
 	if err != nil || math.Abs(loss-sum.Loss) > 1e-3 || targets != 99 || sum.Targets != 99 {
 		t.Errorf("%v of %d targets, an evaluation has %v of %d: %v", loss, targets, sum.Loss,
@@ -157,10 +109,7 @@ func TestLearning(t *testing.T) {
 		task := newTask(t, c, text, 4, 10)
 		for epoch := range int64(40) {
 			for segment := range task.SegmentsPerEpoch() {
-				_, g := step(t, task, epoch*task.SegmentsPerEpoch()+segment, 4, 1)
-				for i, x := range g {
-					task.Params()[i] -= x
-				}
+				tasktest.Step(t, task, epoch*task.SegmentsPerEpoch()+segment, 0.01, 4)
 			}
 		}
 		loss, targets, err := Score(t.Context(), task.Window, text)

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/model"
 	"rondo/task/count"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -58,7 +58,7 @@ func counted(t *testing.T, text corpus.IDs, c Config) *Model {
 	t.Helper()
 	task, m := newTask(t, text, c, 1, 1000)
 	for segment := range task.SegmentsPerEpoch() {
-		step(t, task, segment, 1, 1)
+		tasktest.Step(t, task, segment, 0.3, 1)
 	}
 	return m
 }
@@ -68,16 +68,12 @@ func newTask(
 	t *testing.T, text corpus.IDs, c Config, lanes, length int,
 ) (*count.Task, *Model) {
 	t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
 	index, err := NewIndex(t.Context(), text, c.Order)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Grams = index.Len()
-	m, err := NewModel(c, index, dev)
+	m, err := NewModel(c, index, tasktest.Device(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,42 +86,8 @@ func newTask(
 	t.Cleanup(func() {
 		task.Close()
 		m.Close()
-		dev.Close()
 	})
 	return task, m
-}
-
-// step counts a segment: so many seats share the lanes, and their gradients are added. It returns
-// the loss.
-func step(t *testing.T, task *count.Task, segment int64, lanes, seats int) (loss float64) {
-	t.Helper()
-	sum := make([]float32, len(task.Params()))
-	for i := range seats {
-		at := train.Lanes{First: lanes * i / seats, Count: lanes*(i+1)/seats - lanes*i/seats}
-		s, err := task.Open(at.Count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		span := train.Span{Step: segment + 1, Segment: segment, Lanes: at}
-		stop := s.Read(t.Context(), slices.Values([]train.Span{span}))
-		if _, err := s.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		part, err := s.Backward(train.Pass{Span: span, Scale: 0.3})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stop()
-		s.Close()
-		loss += part
-		for i, g := range task.Gradients()[:len(sum)] {
-			sum[i] += g
-		}
-	}
-	for i, g := range sum {
-		task.Params()[i] -= g
-	}
-	return loss
 }
 
 // smoothing parses a way that must be valid.
@@ -216,7 +178,8 @@ func TestDealing(t *testing.T) {
 	three, _ := newTask(t, text, c, 5, 7)
 	targets := int64(0)
 	for segment := range one.SegmentsPerEpoch() {
-		a, b := step(t, one, segment, 5, 1), step(t, three, segment, 5, 3)
+		a := tasktest.Step(t, one, segment, 0.3, 5)
+		b := tasktest.Step(t, three, segment, 0.3, 1, 2, 2)
 		if math.Abs(a-b) > 1e-9 || segment == 0 && math.Abs(a-35*math.Log(9)) > 1e-9 {
 			t.Fatalf("segment %d: losses %v and %v", segment, a, b)
 		}
@@ -252,20 +215,8 @@ func TestEvaluation(t *testing.T) {
 	text := corpus.IDs{1, 2, 1, 2, 3, 1, 2, 1, 1, 3, 2, 1, 2, 1, 2, 3, 3}
 	c := Config{Order: 3, Vocabulary: 4, Smoothing: smoothing(t, laplace)}
 	task, m := newTask(t, text, c, 3, 4)
-	step(t, task, 0, 3, 1)
-	var sum train.Score
-	for _, lanes := range []train.Lanes{{Count: 1}, {First: 1, Count: 2}} {
-		s, err := task.Open(lanes.Count)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = s.Evaluate(t.Context(), lanes, func(part train.Score) {
-			sum.Loss, sum.Targets = sum.Loss+part.Loss, sum.Targets+part.Targets
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	tasktest.Step(t, task, 0, 0.3, 3)
+	sum := tasktest.Evaluate(t, task, 1, 2)
 	loss, targets, err := count.Score(t.Context(), m, text)
 	if err != nil || math.Abs(loss-sum.Loss) > 1e-12 || targets != 16 || sum.Targets != 16 {
 		t.Errorf("%v of %d targets, an evaluation has %v of %d: %v", loss, targets, sum.Loss,

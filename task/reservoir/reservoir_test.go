@@ -9,11 +9,11 @@ import (
 
 	"gonum.org/v1/gonum/mat"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/corpus/series"
 	"rondo/task/count"
 	"rondo/task/regress"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -46,18 +46,11 @@ func rows(s *Series) (ids corpus.IDs) {
 // newModel makes a model on a CPU.
 func newModel(t *testing.T, c Config, s *Series) *Model {
 	t.Helper()
-	dev, err := cpu.New(cpu.Config{Threads: 1})
+	m, err := New(c, s, tasktest.Device(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := New(c, s, dev)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		m.Close()
-		dev.Close()
-	})
+	t.Cleanup(m.Close)
 	return m
 }
 
@@ -72,28 +65,7 @@ func add(t *testing.T, m *Model, length, seats int) {
 	}
 	defer task.Close()
 	for segment := range task.SegmentsPerEpoch() {
-		sum := make([]float32, len(m.Params()))
-		for i := range seats {
-			at := train.Lanes{First: lanes * i / seats, Count: lanes / seats}
-			s, err := task.Open(at.Count)
-			if err != nil {
-				t.Fatal(err)
-			}
-			stop := s.Read(t.Context(), slices.Values([]train.Span{{Segment: segment, Lanes: at}}))
-			if _, err := s.Next(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := s.Backward(train.Pass{}); err != nil {
-				t.Fatal(err)
-			}
-			stop()
-			for i, g := range task.Gradients()[:len(sum)] {
-				sum[i] += g
-			}
-		}
-		for i, g := range sum {
-			m.Params()[i] -= g
-		}
+		tasktest.Step(t, task, segment, 1, slices.Repeat([]int{lanes / seats}, seats)...)
 	}
 }
 

@@ -1,12 +1,13 @@
 package turing
 
 import (
+	"encoding/json"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"testing"
 
 	"rondo/model"
+	"rondo/task/tasktest"
 )
 
 // small are networks of every kind.
@@ -17,18 +18,6 @@ func small() []Config {
 			Seed: 1},
 		{Inputs: 3, Outputs: 2, Hidden: 3, Rows: 6, Width: 2, Heads: 3, Shift: 2, Seed: 2},
 	}
-}
-
-// drawn are parameters in float64, with biases too.
-func drawn(c Config, seed uint64) []float64 {
-	rng := rand.New(rand.NewPCG(seed, 5))
-	params := make([]float64, model.Span(c.Layout()))
-	for _, v := range c.Layout() {
-		for i := range v.Len {
-			params[v.Offset+i] = 0.7 * rng.NormFloat64()
-		}
-	}
-	return params
 }
 
 // sequence is a random sequence whose last steps have targets.
@@ -48,28 +37,30 @@ func sequence(c Config, steps, first int) *Example {
 func TestGradients(t *testing.T) {
 	for i, c := range small() {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			params, e := drawn(c, 1), sequence(c, 7, 3)
-			p := newPass[float64](c)
+			params, p := tasktest.Draw(c.Layout(), 1, 0.7), newPass[float64](c)
 			p.Forward(params, sequence(c, 9, 2)) // leaves what the next pass must not see
-			p.Forward(params, e)
-			got := make([]float64, len(params))
-			p.Backward(params, got, 0.5)
-			for _, v := range c.Layout() {
-				for k := range v.Len {
-					const h = 1e-5
-					loss := func(by float64) float64 {
-						params[v.Offset+k] += by
-						defer func() { params[v.Offset+k] -= by }()
-						return p.Forward(params, e).Loss
-					}
-					want := 0.5 * (loss(h) - loss(-h)) / (2 * h)
-					if g := got[v.Offset+k]; !(math.Abs(g-want) <= 1e-7*max(1, math.Abs(want))) {
-						t.Errorf("%s[%d]: %.9g, want %.9g", v.Name, k, g, want)
-					}
-				}
-			}
+			tasktest.Gradients(t, p, c.Layout(), params, sequence(c, 7, 3), 1e-7)
 		})
 	}
+}
+
+// TestTrace holds the network to PyTorch: see testdata/trace.py.
+func TestTrace(t *testing.T) {
+	tasktest.Traces(t, 3, 1e-11, func(file []byte) (
+		tasktest.Network[Example], []model.View, *Example, error,
+	) {
+		var trace struct {
+			Config
+			FeedForward bool `json:"feed_forward"`
+			First       int
+			X, Y        []float32
+		}
+		err := json.Unmarshal(file, &trace)
+		c := trace.Config
+		c.FeedForward = trace.FeedForward
+		e := &Example{Inputs: trace.X, Targets: trace.Y, First: trace.First}
+		return newPass[float64](c), c.Layout(), e, err
+	})
 }
 
 func BenchmarkPass(b *testing.B) {

@@ -187,6 +187,7 @@ type JobSpec struct {
 	Controller           string  `protobuf:"bytes,304,opt,name=controller,proto3" json:"controller,omitempty"`
 	Hops                 int64   `protobuf:"varint,305,opt,name=hops,proto3" json:"hops,omitempty"`
 	Tying                string  `protobuf:"bytes,306,opt,name=tying,proto3" json:"tying,omitempty"`
+	HardAttention        int64   `protobuf:"varint,370,opt,name=hard_attention,json=hardAttention,proto3" json:"hard_attention,omitempty"`
 	PositionEncoding     bool    `protobuf:"varint,307,opt,name=position_encoding,json=positionEncoding,proto3" json:"position_encoding,omitempty"`
 	TemporalEncoding     bool    `protobuf:"varint,308,opt,name=temporal_encoding,json=temporalEncoding,proto3" json:"temporal_encoding,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
@@ -755,6 +756,13 @@ func (x *JobSpec) GetTying() string {
 		return x.Tying
 	}
 	return ""
+}
+
+func (x *JobSpec) GetHardAttention() int64 {
+	if x != nil {
+		return x.HardAttention
+	}
+	return 0
 }
 
 func (x *JobSpec) GetPositionEncoding() bool {
@@ -1368,7 +1376,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb8\xb4\x01\n" +
+	"\x04_max\"̶\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
@@ -1440,9 +1448,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0fdeep_transition\x18\xcc\x01 \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
 	"}tanh layers that each recurrent layer's hidden state goes through from step to step; it then runs step by step, which is slow\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\x0edeepTransition\x12\xbb\x01\n" +
 	"\x11skip_through_time\x18\xd4\x02 \x01(\x03B\x8d\x01\xaa\xbb\x18\x88\x01\n" +
-	"qeach recurrent layer also reads its own output of N steps before; 0: it does not (needs --embed, but for regress)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xb0@R\x0fskipThroughTime\x12\xb6\x01\n" +
-	"\tsequences\x18\xd6\x02 \x01(\bB\x96\x01\xaa\xbb\x18\x91\x01\n" +
-	"\x8e\x01regress: each --bptt rows of the corpus are a sequence by itself; --target in its last row is predicted from the other columns of all its rowsR\tsequences\x12t\n" +
+	"qeach recurrent layer also reads its own output of N steps before; 0: it does not (needs --embed, but for regress)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xb0@R\x0fskipThroughTime\x12\xd8\x01\n" +
+	"\tsequences\x18\xd6\x02 \x01(\bB\xb8\x01\xaa\xbb\x18\xb3\x01\n" +
+	"\xb0\x01regress: each --bptt rows of the corpus are a sequence by itself; --target in its last row is predicted from the other columns of all its rows; --sampling random is the defaultR\tsequences\x12t\n" +
 	"\aperiods\x18\xd5\x02 \x01(\tBY\xaa\xbb\x18U\n" +
 	"Jclockwork: in which steps each group of units works, as 1,2,4,8: ascending\x12\a1,2,4,8R\aperiods\x12r\n" +
 	"\vdeep_output\x18\xcd\x01 \x01(\x03BP\xaa\xbb\x18L\n" +
@@ -1511,7 +1519,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"4answer: times that the memory is read for a question\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x04hops\x12\xb6\x01\n" +
 	"\x05tying\x18\xb2\x02 \x01(\tB\x9e\x01\xaa\xbb\x18\x99\x01\n" +
 	"wanswer: which embeddings are the same: adjacent: a hop's output and the next one's input; layer-wise: those of all hops\x12\badjacent\x1a\badjacent\x1a\n" +
-	"layer-wiseR\x05tying\x12j\n" +
+	"layer-wiseR\x05tying\x12\xef\x01\n" +
+	"\x0ehard_attention\x18\xf2\x02 \x01(\x03B\xc6\x01\xaa\xbb\x18\xc1\x01\n" +
+	"\xa9\x01answer: each hop reads one sentence, drawn by its weight, not the mean of all; trained by REINFORCE from this many ways to read a story, for example 8; 0: soft attention\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\rhardAttention\x12j\n" +
 	"\x11position_encoding\x18\xb3\x02 \x01(\bB<\xaa\xbb\x188\n" +
 	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12l\n" +
 	"\x11temporal_encoding\x18\xb4\x02 \x01(\bB>\xaa\xbb\x18:\n" +
