@@ -41,7 +41,10 @@ type secured struct {
 }
 
 // secure starts an etcd of one member, which listens on all addresses, and a job of two workers.
-func secure(t *testing.T, job, folder string, allow allowance, flags ...string) *secured {
+// life is that of the first certificates; 0: as rondo certs makes them.
+func secure(
+	t *testing.T, job, folder string, life time.Duration, allow allowance, flags ...string,
+) *secured {
 	t.Helper()
 	s := &secured{job: job, certs: folder, etcd: port.ForTest(t), peer: port.ForTest(t),
 		order: certs.Order{Hosts: []string{"127.0.0.1"}, Namespace: "default",
@@ -50,6 +53,15 @@ func secure(t *testing.T, job, folder string, allow allowance, flags ...string) 
 		job+",other")
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	if life > 0 {
+		until, err := certs.Issue(folder, s.order, time.Now())
+		if err == nil {
+			_, err = certs.Issue(folder, s.order, time.Now().Add(life-time.Until(until)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	launch(t, nil, environment(t), filepath.Join(binaries, "rondo"), "etcd", "--name", "a",
 		"--peers", "a="+s.peer.Address(), "--data", t.TempDir(), "--listen", "0.0.0.0",
@@ -128,7 +140,7 @@ func TestStrangers(t *testing.T) {
 	if _, err := certs.Issue(foreign, order, time.Now()); err != nil {
 		t.Fatal(err)
 	}
-	s := secure(t, "ident", filepath.Join(tree, "certs"), allowance{}, "--inject", paced)
+	s := secure(t, "ident", filepath.Join(tree, "certs"), 0, allowance{}, "--inject", paced)
 	s.untilStep(3)
 	for _, d := range s.doors() {
 		for row, folder := range map[string]string{

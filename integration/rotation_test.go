@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,14 +21,18 @@ const (
 	outWithin = time.Minute
 	// shortLife is the rest of a certificate's life that expires during the test.
 	shortLife = 10 * time.Second
+	// firstLife is that of the certificates with which the job begins.
+	firstLife = 2 * time.Minute
 )
 
-// TestCertificatesRotate: while a job trains, its certificates are renewed again and again, and
-// then their authority, with both trusted for a while, and then again. No step is lost. A watcher
-// whose certificate expires, and one of the old authority, are out within a minute.
+// TestCertificatesRotate: while a job trains, its certificates are renewed again and again, the
+// first ones expire, and then their authority is replaced, with both trusted for a while, and they
+// are renewed again. No step is lost. A watcher whose certificate expires, and one of the old
+// authority, are out within a minute.
 func TestCertificatesRotate(t *testing.T) {
 	t.Parallel()
-	s := secure(t, "rotate", filepath.Join(t.TempDir(), "certs"),
+	began := time.Now()
+	s := secure(t, "rotate", filepath.Join(t.TempDir(), "certs"), firstLife,
 		allowance{tolerance: 1e-3, limit: 2 * runTimeout}, "--restarts", "0",
 		"--lease-ttl", "10s", // the etcd has one member, which starts again for its authority
 		"--inject", "delay rank=* for=100ms phase=forward times=0")
@@ -87,8 +92,48 @@ func TestCertificatesRotate(t *testing.T) {
 	}
 	s.replace(certs.KeyFile, next)
 	s.replace(certs.CertFile, next)
-	s.untilMore(10)
+	for s.untilMore(10); time.Since(began) < firstLife+outWithin; {
+		s.untilMore(10)
+	}
 	s.stop()
+}
+
+// TestRevokedWorker: a worker whose certificate is revoked is out of the ring within a minute, and
+// stays out. The others go on without a lost step, with new certificates.
+func TestRevokedWorker(t *testing.T) {
+	t.Parallel()
+	s := secure(t, "revoke", filepath.Join(t.TempDir(), "certs"), 0,
+		allowance{tolerance: 1e-3, limit: 2 * runTimeout}, "--workers", "3", "--local-workers", "2",
+		"--restarts", "0", "--lease-ttl", "10s", "--inject", paced)
+	authority := certstest.Open(t, s.certs)
+	authority.Names = []certs.Process{{Namespace: s.order.Namespace, Job: s.job,
+		Role: certs.Worker}}
+	own := authority.Issue(t.TempDir(), time.Now().Add(time.Hour), certs.Name)
+	launch(t, nil, environment(t), slices.Concat([]string{filepath.Join(binaries, "worker"),
+		"--etcd", s.etcd.Address(), "--job", s.job, "--tls", own}, trusting())...)
+	s.untilRing(3)
+	s.untilMore(3)
+	code, _, stderr := run(t, "certs", "--dir", s.certs, "--hosts", "127.0.0.1", "--revoke",
+		filepath.Join(own, certs.CertFile))
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	revoked := time.Now()
+	for ring := 3.0; ring != 2; {
+		ring = s.until("a ring", func(e event) bool {
+			return e.name() == "generation"
+		}).number("world_size")
+	}
+	if took := time.Since(revoked); took > outWithin {
+		t.Errorf("out %v after its certificate was revoked, at most %v", took, outWithin)
+	} else {
+		t.Logf("out after %v", took.Round(time.Second))
+	}
+	s.awaitEtcd(own, false)
+	s.untilMore(20)
+	if last := named(s.stop(), "generation"); last[len(last)-1].number("world_size") != 2 {
+		t.Error("the worker came back")
+	}
 }
 
 // watch has the holder of a certificate watch the job, and closes the channel when they are put
