@@ -27,10 +27,10 @@ const (
 	renewEvery  = 20 * time.Second
 )
 
-// TestCertificatesRotate: a job trains with certificates of two minutes, which are renewed again and
-// again; then their authority is replaced, with both trusted for a while, and they are renewed once
-// more. No step is lost. A watcher whose certificate expires, and one of the old authority, are out
-// within a minute.
+// TestCertificatesRotate: a job trains with certificates of two minutes, which are renewed again
+// and again; then their authority is replaced, with both trusted for a while, and they are renewed
+// once more. No step is lost. A watcher whose certificate expires, and one of the old authority,
+// are out within a minute.
 func TestCertificatesRotate(t *testing.T) {
 	t.Parallel()
 	s, began := certify(t, "rotate", filepath.Join(t.TempDir(), "certs")), time.Now()
@@ -99,7 +99,7 @@ func TestCertificatesRotate(t *testing.T) {
 	s.stop()
 }
 
-// renewAgainAndAgain gives the certificates a life of renewedLife, and renews them every renewEvery.
+// renewAgainAndAgain gives certificates a life of renewedLife, and renews them every renewEvery.
 // stop renews them a last time, for as long as rondo certs does.
 func (s *secured) renewAgainAndAgain() (stop func()) {
 	s.t.Helper()
@@ -134,7 +134,7 @@ func (s *secured) renewAgainAndAgain() (stop func()) {
 	}
 }
 
-// TestRevokedWorker: a worker whose certificate is revoked is out of the ring within a minute, and
+// TestRevokedWorker: a worker whose certificate is revoked is out of the ring within a minute and
 // stays out. The others go on without a lost step, with new certificates.
 func TestRevokedWorker(t *testing.T) {
 	t.Parallel()

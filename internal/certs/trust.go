@@ -40,9 +40,9 @@ func (t trust) checkRevoked(certs []*x509.Certificate) error {
 	return nil
 }
 
-// parseRevoked returns the serial numbers of a list. Its signature and its age are not looked at, as
-// etcd does: whoever can write the file can write the authorities beside it, and nothing fetches a
-// newer one.
+// parseRevoked returns the serial numbers of a list. Like etcd it checks neither the signature nor
+// the age: whoever can write the file can write the authorities beside it, and nothing fetches a
+// newer list.
 func parseRevoked(der []byte) (map[string]bool, error) {
 	list, err := x509.ParseRevocationList(der)
 	if err != nil {
