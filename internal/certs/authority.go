@@ -122,8 +122,8 @@ func (a *Authority) revoke(cert *x509.Certificate, now time.Time) (err error) {
 			return err
 		}
 	}
-	entries := append(list.RevokedCertificateEntries,
-		x509.RevocationListEntry{SerialNumber: cert.SerialNumber, RevocationTime: now})
+	entries := slices.Concat(list.RevokedCertificateEntries,
+		[]x509.RevocationListEntry{{SerialNumber: cert.SerialNumber, RevocationTime: now}})
 	a.list, err = x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
 		RevokedCertificateEntries: entries, Number: big.NewInt(int64(len(entries))),
 		ThisUpdate: now, NextUpdate: a.cert.NotAfter}, a.cert, a.key)
