@@ -133,6 +133,7 @@ func TestGenerateAndEvaluate(t *testing.T) {
 	if code != 0 || again != same {
 		t.Errorf("one seed wrote %q and %q", again, same)
 	}
+	serveText(t, dir, pangram)
 	p := start(t, "eval", "--checkpoint", dir, "--corpus", text)
 	events := p.succeed()
 	if len(events) != 1 {

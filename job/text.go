@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
@@ -203,32 +204,69 @@ func (d *Text) Close() error {
 	return err
 }
 
-// Write lets a language model continue a text by that many tokens, and passes it piece by piece.
-func (t *Trained) Write(
-	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
-) error {
-	w, err := lm.NewWriter(t.Vocabulary, Tokenizer(t.Spec), prefix, tokens, how)
-	if err != nil {
-		return app.Usage(fmt.Errorf("--prefix: %w", err))
+// Texts continues texts with a language model.
+type Texts struct {
+	trained   *Trained
+	generator lm.Generator
+}
+
+// maxTogether bounds the texts that are continued side by side.
+const maxTogether = 1024
+
+// Texts makes a generator of texts. It continues this many at a time; a model that is not
+// recurrent continues one. Close frees it.
+func (t *Trained) Texts(together int) (*Texts, error) {
+	if together < 1 || together > maxTogether {
+		return nil, app.Usagef("--lanes %d is not in [1, %d]", together, maxTogether)
 	}
-	var g lm.Generator
+	x := &Texts{trained: t}
+	var err error
 	switch network := t.weights.(type) {
 	case *model.Labeller:
-		g, err = network.NewGenerator(int(t.Spec.Bptt))
+		x.generator, err = network.NewGenerator(int(t.Spec.Bptt))
 	case *ngram.Model:
-		g, err = network.NewGenerator()
+		x.generator, err = network.NewGenerator()
 	case *hmm.Model:
-		g, err = network.NewGenerator()
+		x.generator, err = network.NewGenerator()
 	case *model.Window:
-		g, err = mlp.NewGenerator(network)
+		x.generator, err = mlp.NewGenerator(network)
 	case *model.Model:
-		g, err = network.NewGenerator()
+		x.generator, err = network.NewGenerator(together)
+		return x, err
 	}
-	if err != nil {
-		return err
-	}
-	return w.Stream(ctx, g, each)
+	x.generator = &oneAtATime{Generator: x.generator}
+	return x, err
 }
+
+// oneAtATime lets concurrent calls of Generate wait for each other.
+type oneAtATime struct {
+	lm.Generator
+	mu sync.Mutex
+}
+
+// Generate implements lm.Generator.
+func (o *oneAtATime) Generate(
+	ctx context.Context, prefix []int32, n int, how model.Sampling,
+) ([]int32, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Generator.Generate(ctx, prefix, n, how)
+}
+
+// Write continues a text by that many tokens, and passes it piece by piece. It may be called
+// concurrently.
+func (x *Texts) Write(
+	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
+) error {
+	w, err := lm.NewWriter(x.trained.Vocabulary, Tokenizer(x.trained.Spec), prefix, tokens, how)
+	if err != nil {
+		return app.Usage(fmt.Errorf("the text to continue: %w", err))
+	}
+	return w.Stream(ctx, x.generator, each)
+}
+
+// Close frees the generator, not the model.
+func (x *Texts) Close() { x.generator.Close() }
 
 // openText opens a text to evaluate on.
 func (t *Trained) openText(ctx context.Context, source string) (*corpus.Corpus, error) {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"rondo/compute"
 )
@@ -60,89 +61,203 @@ func (s Sampling) check(prefix []int32, n int) error {
 	return s.Validate()
 }
 
-// Generator continues text, one token at a time.
+// Generator continues up to B texts side by side, one token of each at a time. Generate may be
+// called concurrently, the other methods not.
 type Generator struct {
 	inference *inference
-	state     state
-	token     [1]int32
-	logits    []float32 // [V], device memory
-	host      []float32 // [V]
-	chooser   chooser
+	state     state     // of B lanes
+	logits    []float32 // [B, V], device memory
+	free      chan *lane
 
+	mu         sync.Mutex // guards what follows and the lanes, but not free
+	lanes      []lane
+	tokens     []int32   // [B]: what the lanes read in a step
+	host       []float32 // [B, V]
+	chooser    chooser
 	recordings forwards
 }
 
-// NewGenerator makes a generator. Each call to it uses the model's current parameters. It fails if
-// the device lacks memory. Close frees it.
-func (m *Model) NewGenerator() (*Generator, error) {
+// lane is a text of a Generator.
+type lane struct {
+	at     int     // its row in a step
+	unread []int32 // what the model reads next; empty: the lane is idle
+	left   int     // tokens to choose
+	how    Sampling
+	rng    *rand.Rand
+	chosen []chosen // and not yet returned
+	err    error
+}
+
+// chosen is a token, and the natural logarithm of its probability.
+type chosen struct {
+	token int32
+	logp  float64
+}
+
+// NewGenerator makes a generator of up to B texts at a time. The model's parameters must not change
+// after its first step. It fails if the device lacks memory. Close frees it.
+func (m *Model) NewGenerator(B int) (*Generator, error) {
 	v := m.config.Vocab
-	g := &Generator{inference: newInference(m, 1, 1), host: make([]float32, v),
-		recordings: newForwards(m),
-		chooser:    newChooser(v)}
-	if err := g.allocate(); err != nil {
+	g := &Generator{inference: newInference(m, 1, B), tokens: make([]int32, B),
+		host: make([]float32, B*v), recordings: newForwards(m), chooser: newChooser(v),
+		lanes: make([]lane, B), free: make(chan *lane, B)}
+	for b := range g.lanes {
+		g.lanes[b].at = b
+		g.free <- &g.lanes[b]
+	}
+	if err := g.allocate(B); err != nil {
 		g.Close()
 		return nil, fmt.Errorf("model: a generator of %s: %w", m.config.shape(), err)
 	}
 	return g, nil
 }
 
-// allocate allocates memory for a step of one lane.
-func (g *Generator) allocate() (err error) {
+// allocate allocates memory for a step of B lanes.
+func (g *Generator) allocate(B int) (err error) {
 	defer compute.Catch(&err)
 	m := g.inference.model
-	g.inference.allocate(1)
-	g.state = newState(m, 1)
-	g.logits = m.dev.Alloc(m.config.Vocab)
+	g.inference.allocate(B)
+	for _, kernel := range g.inference.kernels {
+		if keeper, ok := kernel.(compute.WeightKeeper); ok {
+			keeper.KeepWeights()
+		}
+	}
+	g.state = newState(m, B)
+	g.logits = m.dev.Alloc(B * m.config.Vocab)
 	return nil
 }
 
 // Generate reads the prefix, at least one token, from a zero state, and returns n tokens that
-// follow. A cancelled ctx ends it with the tokens so far and ctx's error.
+// follow. It waits while B other calls run. A cancelled ctx ends it with the tokens so far and
+// ctx's error.
+//
+// Concurrent calls share the work: whichever call gets the lock runs a step for all of them. So a
+// slow Sampling.Each holds up no other call.
 func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampling) (
 	text []int32, err error) {
 	if err := s.check(prefix, n); err != nil {
 		return nil, err
 	}
-	m := g.inference.model
-	if err := m.checkIDs("prefix", prefix, 0); err != nil {
+	if err := g.inference.model.checkIDs("prefix", prefix, 0); err != nil {
 		return nil, err
 	}
-	rng := rand.New(rand.NewPCG(s.Seed, sampleStream))
-	g.state.zero()
-	defer compute.Catch(&err)
-	for i := 0; len(text) < n; i++ {
+	var l *lane
+	select {
+	case l = <-g.free:
+		defer func() { g.free <- l }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if err := g.begin(l, prefix, n, s); err != nil {
+		return nil, err
+	}
+	defer g.end(l)
+	for len(text) < n {
 		if err := ctx.Err(); err != nil {
 			return text, err
 		}
-		if i < len(prefix) {
-			g.token[0] = prefix[i]
-		} else {
-			g.token[0] = text[len(text)-1]
+		ready, err := g.advance(l)
+		for _, c := range ready {
+			text = append(text, c.token)
+			if s.Each == nil {
+				continue
+			}
+			if err := s.Each(c.token, c.logp); err != nil {
+				return text, err
+			}
 		}
-		predict := i >= len(prefix)-1
-		if err := g.read(predict); err != nil {
-			return text, err
-		}
-		if !predict {
-			continue
-		}
-		m.dev.Download(g.host, g.logits)
-		if text, err = g.chooser.extend(text, g.host, s, rng); err != nil {
+		if err != nil {
 			return text, err
 		}
 	}
 	return text, nil
 }
 
-// read advances the state over the token. If predict is set, it also computes the logits of the
-// next token.
+// begin gives a free lane a text.
+func (g *Generator) begin(l *lane, prefix []int32, n int, s Sampling) (err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	defer compute.Catch(&err)
+	*l = lane{at: l.at, how: s, left: n, rng: rand.New(rand.NewPCG(s.Seed, sampleStream))}
+	g.state.zeroLane(l.at)
+	if n > 0 {
+		l.unread = slices.Clone(prefix)
+	}
+	return nil
+}
+
+// end makes a lane idle.
+func (g *Generator) end(l *lane) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l.unread = nil
+}
+
+// advance returns the tokens of a lane that other calls have chosen meanwhile. If there are none,
+// it runs a step.
+func (g *Generator) advance(l *lane) (ready []chosen, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(l.chosen) == 0 && l.err == nil {
+		if err := g.step(); err != nil {
+			return nil, err
+		}
+	}
+	ready, l.chosen = l.chosen, nil
+	return ready, l.err
+}
+
+// step lets each lane read a token, and then choose one if it has read all of its prefix. An idle
+// lane reads token 0.
+func (g *Generator) step() (err error) {
+	defer compute.Catch(&err)
+	m := g.inference.model
+	predict := false
+	for b := range g.lanes {
+		l := &g.lanes[b]
+		g.tokens[b] = 0
+		if len(l.unread) > 0 {
+			g.tokens[b] = l.unread[0]
+			predict = predict || len(l.unread) == 1
+		}
+	}
+	if err := g.read(predict); err != nil {
+		return err
+	}
+	if predict {
+		m.dev.Download(g.host, g.logits)
+	}
+	for b := range g.lanes {
+		l := &g.lanes[b]
+		if len(l.unread) == 0 {
+			continue
+		}
+		if l.unread = l.unread[1:]; len(l.unread) > 0 {
+			continue
+		}
+		var c chosen
+		if c, l.err = g.chooser.next(g.host[b*m.config.Vocab:][:m.config.Vocab], l.how,
+			l.rng); l.err != nil {
+			continue
+		}
+		l.chosen = append(l.chosen, c)
+		if l.left--; l.left > 0 {
+			l.unread = append(l.unread, c.token)
+		}
+	}
+	return nil
+}
+
+// read advances the states over the lanes' tokens. If predict is set, it also computes the logits
+// of the next ones.
 func (g *Generator) read(predict bool) error {
 	m, w, recordings := g.inference.model, g.inference.weights, g.recordings.of(predict)
 	recordings.begin(setting{}, false)
 	_, err := recordings.do(part{}, func() (copies, error) {
-		x := g.inference.run(g.token[:], g.state)
+		x := g.inference.run(g.tokens, g.state)
 		if predict {
-			m.dev.Gemm(false, true, 1, m.config.Vocab, len(x), 1, x, w.output, 0, g.logits)
+			B, v := len(g.tokens), m.config.Vocab
+			m.dev.Gemm(false, true, B, v, len(x)/B, 1, x, w.output, 0, g.logits)
 			m.dev.AddBias(g.logits, w.bias)
 		}
 		return copies{}, nil
@@ -181,7 +296,15 @@ func Continue(
 		if err != nil {
 			return text[len(prefix):], err
 		}
-		if text, err = c.extend(text, of, s, rng); err != nil {
+		next, err := c.next(of, s, rng)
+		if err != nil {
+			return text[len(prefix):], err
+		}
+		text = append(text, next.token)
+		if s.Each == nil {
+			continue
+		}
+		if err := s.Each(next.token, next.logp); err != nil {
 			return text[len(prefix):], err
 		}
 	}
@@ -198,23 +321,17 @@ func newChooser(vocab int) chooser {
 	return chooser{order: make([]int32, vocab), weight: make([]float64, vocab)}
 }
 
-// extend appends a token to the text, and reports it to s.Each.
-func (c *chooser) extend(
-	text []int32, logits []float32, s Sampling, rng *rand.Rand,
-) ([]int32, error) {
-	next, err := c.choose(logits, s, rng)
-	if err != nil {
-		return text, err
-	}
-	text = append(text, next)
-	if s.Each == nil {
-		return text, nil
+// next draws a token. Its probability is computed if s.Each wants it.
+func (c *chooser) next(logits []float32, s Sampling, rng *rand.Rand) (chosen, error) {
+	token, err := c.choose(logits, s, rng)
+	if err != nil || s.Each == nil {
+		return chosen{token: token}, err
 	}
 	most, sum := float64(slices.Max(logits)), 0.0
 	for _, x := range logits {
 		sum += math.Exp(float64(x) - most)
 	}
-	return text, s.Each(next, float64(logits[next])-most-math.Log(sum))
+	return chosen{token, float64(logits[token]) - most - math.Log(sum)}, nil
 }
 
 // choose draws a token from softmax(logits / temperature), in float64, among the TopK largest, and

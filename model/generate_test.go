@@ -6,8 +6,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+
+	"rondo/compute"
 )
 
 // TestGenerateGreedy compares greedy text with the twin's most probable token, computed from the
@@ -17,7 +21,7 @@ func TestGenerateGreedy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg.Init = Init{Kind: Normal, Value: 1} // well separated logits
 			m := newModel(t, cfg)
-			g, err := m.NewGenerator()
+			g, err := m.NewGenerator(1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +51,7 @@ func TestGenerateGreedy(t *testing.T) {
 // TestGenerateSeed checks that text depends on the seed alone, and restarts at each call.
 func TestGenerateSeed(t *testing.T) {
 	m := newModel(t, shapes()["lstm/2/embed"])
-	g, err := m.NewGenerator()
+	g, err := m.NewGenerator(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +70,7 @@ func TestGenerateSeed(t *testing.T) {
 
 func TestGenerateErrors(t *testing.T) {
 	m := newModel(t, shapes()["gru/1/one-hot"])
-	g, err := m.NewGenerator()
+	g, err := m.NewGenerator(1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,5 +184,88 @@ func TestLogProbabilities(t *testing.T) {
 		func([]int32) ([]float32, error) { return logits, nil })
 	if !errors.Is(err, stop) || len(text) != 5 || heard != 5 {
 		t.Errorf("%v, %v after %d tokens", text, err, heard)
+	}
+}
+
+// TestGenerateTogether compares texts that are generated side by side with the same ones generated
+// alone. More calls run than there are lanes, so lanes are reused, and some calls are cancelled.
+func TestGenerateTogether(t *testing.T) {
+	const lanes, calls, n = 3, 24, 12
+	for name, cfg := range shapes() {
+		t.Run(name, func(t *testing.T) {
+			m := newModel(t, cfg)
+			alone, err := m.NewGenerator(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer alone.Close()
+			together, err := m.NewGenerator(lanes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer together.Close()
+			prefix := func(i int) []int32 { return []int32{1, 2, 0, 3, 1}[:1+i%5] }
+			var want [calls][]int32
+			for i := range want {
+				want[i], err = alone.Generate(t.Context(), prefix(i), n,
+					Sampling{Temperature: 1, Seed: uint64(i)})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			var group sync.WaitGroup
+			for i := range calls {
+				group.Go(func() {
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					s, most := Sampling{Temperature: 1, Seed: uint64(i)}, n
+					if i%4 == 3 {
+						most = n / 2
+					}
+					tokens := 0
+					s.Each = func(_ int32, logp float64) error {
+						if tokens++; tokens == most && most < n {
+							cancel()
+						}
+						if !(logp < 0) {
+							t.Errorf("call %d: a log-probability of %v", i, logp)
+						}
+						return nil
+					}
+					got, err := together.Generate(ctx, prefix(i), n, s)
+					if most == n && err != nil || len(got) < most {
+						t.Errorf("call %d: %d tokens of %d: %v", i, len(got), most, err)
+					} else if !slices.Equal(got, want[i][:len(got)]) {
+						t.Errorf("call %d: %v together, %v alone", i, got, want[i])
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
+}
+
+// BenchmarkGenerate measures a step of several texts beside a step of one.
+func BenchmarkGenerate(b *testing.B) {
+	m := newModel(b, Config{Cell: compute.LSTM, Vocab: 100, Hidden: 512, Layers: 2, Seed: 1})
+	for _, lanes := range []int{1, 8, 64} {
+		b.Run(strconv.Itoa(lanes), func(b *testing.B) {
+			g, err := m.NewGenerator(lanes)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer g.Close()
+			var group sync.WaitGroup
+			for range lanes {
+				group.Go(func() {
+					_, err := g.Generate(b.Context(), []int32{1}, b.N, Sampling{Greedy: true})
+					if err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			group.Wait()
+			b.ReportMetric(float64(lanes*b.N)/b.Elapsed().Seconds(), "tokens/s")
+		})
 	}
 }

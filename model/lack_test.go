@@ -66,7 +66,7 @@ func use(cfg Config, dev compute.Device) (err error) {
 	if _, _, err := s.Evaluate(in.Inputs, in.Targets); err != nil {
 		return err
 	}
-	g, err := m.NewGenerator()
+	g, err := m.NewGenerator(1)
 	if err != nil {
 		return err
 	}

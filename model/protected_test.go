@@ -66,7 +66,7 @@ func exercise(t *testing.T, cfg Config, dev compute.Device) (results []float32, 
 		}
 	}
 	s.ZeroState()
-	g, err := m.NewGenerator()
+	g, err := m.NewGenerator(1)
 	if err != nil {
 		return nil, err
 	}

@@ -160,7 +160,7 @@ func TestRecordedGeneration(t *testing.T) {
 		c := newRecordingCase(t, cfg, 2, 1)
 		var all [2][]int32
 		for i, s := range []*Segment{c.plain, c.records} {
-			g, err := s.model.NewGenerator()
+			g, err := s.model.NewGenerator(1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +249,7 @@ func TestForwardsAreNotRecorded(t *testing.T) {
 			return got
 		},
 		"text": func(m *Model) (got []float32) {
-			g, err := m.NewGenerator()
+			g, err := m.NewGenerator(1)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -228,7 +228,7 @@ func TestCloseFreesEverything(t *testing.T) {
 		if _, _, err := s.Evaluate(in.Inputs, in.Targets); err != nil {
 			t.Fatal(err)
 		}
-		g, err := m.NewGenerator()
+		g, err := m.NewGenerator(1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,14 @@ func newState(m *Model, B int) state {
 // zero sets the state of all lanes to zero.
 func (s state) zero() { s.model.dev.Zero(s.flat) }
 
+// zeroLane sets the state of one lane to zero.
+func (s state) zeroLane(lane int) {
+	h := s.model.config.Hidden
+	for at := lane * h; at < len(s.flat); at += s.lanes * h {
+		s.model.dev.Zero(s.flat[at:][:h])
+	}
+}
+
 // check returns an error if a lane-by-lane state has the wrong length.
 func (s state) check(lanes []float32) error {
 	if len(lanes) != len(s.flat) {

@@ -117,20 +117,24 @@ func generateCommand() *cobra.Command {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, task.LM, task.NGram,
-			task.HMM, task.MLP)
+		t, err := job.LoadTrained(cmd.Context(), location, *use, textTasks()...)
 		if err != nil {
 			return err
 		}
 		defer t.Close()
 		sayStep(cmd, t)
+		texts, err := t.Texts(1)
+		if err != nil {
+			return err
+		}
+		defer texts.Close()
 		for number := range f.number {
 			if number > 0 && !f.asJSON {
 				fmt.Fprintln(cmd.OutOrStdout())
 			}
 			how := f.how
 			how.Seed += uint64(number)
-			if err := f.write(cmd, t, prefix, how); err != nil {
+			if err := f.write(cmd, t, texts, prefix, how); err != nil {
 				return err
 			}
 		}
@@ -139,13 +143,16 @@ func generateCommand() *cobra.Command {
 	return c
 }
 
+// textTasks are the tasks whose models write text.
+func textTasks() []string { return []string{task.LM, task.NGram, task.HMM, task.MLP} }
+
 // write writes one text: as it is generated, or as JSON.
 func (f *generateFlags) write(
-	cmd *cobra.Command, t *job.Trained, prefix string, how model.Sampling,
+	cmd *cobra.Command, t *job.Trained, texts *job.Texts, prefix string, how model.Sampling,
 ) error {
 	out := cmd.OutOrStdout()
 	if !f.asJSON {
-		err := t.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+		err := texts.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
 			_, err := io.WriteString(out, p.Text)
 			return err
 		})
@@ -155,7 +162,7 @@ func (f *generateFlags) write(
 	one := generated{Checkpoint: t.Path, Step: t.Step}
 	var text strings.Builder
 	first := true
-	err := t.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+	err := texts.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
 		text.WriteString(p.Text)
 		if f.logProbabilities && !first {
 			one.Tokens = append(one.Tokens, p.Text)

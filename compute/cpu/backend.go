@@ -10,6 +10,7 @@ type layer interface {
 	backward(w compute.RecurrentWeights, in compute.RecurrentInput, dy []float32,
 		dout compute.RecurrentState, dw compute.RecurrentWeights, dx []float32,
 		dstate compute.RecurrentState, finished func(tensors, rows int))
+	keep() // all further passes have the same weights
 	close()
 }
 

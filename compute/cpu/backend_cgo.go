@@ -210,6 +210,8 @@ func (l *nativeLayer) backward(w compute.RecurrentWeights, in compute.RecurrentI
 	}
 }
 
+func (l *nativeLayer) keep() { C.rondo_layer_keep(l.work) }
+
 func (l *nativeLayer) close() {
 	if l.work == nil {
 		return

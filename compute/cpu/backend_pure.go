@@ -160,6 +160,7 @@ func (l pureLayer) backward(w compute.RecurrentWeights, in compute.RecurrentInpu
 		refState[float32]{dstate.H, dstate.C}, finished)
 }
 
+func (pureLayer) keep()  {}
 func (pureLayer) close() {}
 
 // whole is how much memory an allocation of so many bytes takes.

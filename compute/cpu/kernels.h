@@ -46,6 +46,8 @@ struct tensor {
 // of operands are those of the floats.
 struct layer {
     int cell, inference;
+    int keep;     // the weights of all passes are the same
+    int packed;   // and have been packed
     int states;   // as compute.Cell has them
     int before;   // whether the last gate's rows of W_hh multiply r h
     long T, B, D, H, N, K, U, X;
@@ -275,6 +277,9 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
 
 
 // Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
+// Says that all further passes have the same weights.
+void rondo_layer_keep(struct layer *l);
+
 int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 
 // Calls through the table, for Go, on a team. The forward pass returns 0 when there is no memory

@@ -158,6 +158,7 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
     if (l->in && l->in->ids != !!ids) {
         free(l->in);
         l->in = 0;
+        l->packed = 0;
     }
     if (!l->in && !(l->in = input_new(k, l, !!ids, 0)))
         return 0;
@@ -166,8 +167,11 @@ int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l
                               .y = y, .h = h, .c = c};
     struct pass p = {k->layer_forward, l, &call};
     rondo_team_run(t, run_pass, &p);
+    l->packed = l->keep;
     return 1;
 }
+
+void rondo_layer_keep(struct layer *l) { l->keep = 1; }
 
 int rondo_layer_gates_even(const struct team *t, const struct layer *l)
 {

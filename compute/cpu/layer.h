@@ -219,7 +219,7 @@ static void save_state(const struct layer *l, const struct field *f, float *to,
 static void layer_forward(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     const struct field f = field_of(l, m);
-    if (m->index == 0)
+    if (m->index == 0 && !l->packed)
         pack_bias(l, c->bih, c->bhh, c->peephole);
     if (m->index == 0 && c->ids)
         number_ids(l->in, l->N, c->ids);
@@ -228,12 +228,12 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
         load_state(l, &f, &l->c, c->c0);
     for (struct strip s = {0, f.u, f.b, f.be - f.b}; s.u < f.ue; s.u++)
         put_strip(l, &l->h_rows, &l->h_pairs, s.u, &s, 0, before(&l->h, &s));
-    if (l->R)
+    if (l->R && !l->packed)
         pack_gates(m, l, l->hidden, c->hh, l->H, l->U * BLOCK);
-    if (c->x) {
+    if (c->x)
         put_input(m, l, c->x);
+    if (c->x && !l->packed)
         pack_gates(m, l, l->in->panels, c->ih, l->D, l->X * BLOCK);
-    }
     rondo_team_meet(m);
     if (c->x)
         input_sums(m, l);

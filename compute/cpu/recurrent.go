@@ -66,6 +66,14 @@ func (r *recurrent) BackwardReporting(dy []float32, dout compute.RecurrentState,
 	r.workspace.device.grown()
 }
 
+// KeepWeights implements compute.WeightKeeper.
+func (r *recurrent) KeepWeights() {
+	if !r.inference {
+		panic("cpu: a layer that is trained cannot keep its weights")
+	}
+	r.layer.keep()
+}
+
 // Close frees the workspace.
 func (r *recurrent) Close() {
 	r.workspace.release()

@@ -2,6 +2,7 @@ package devicetest
 
 import (
 	"math"
+	"slices"
 
 	"rondo/compute"
 )
@@ -29,22 +30,37 @@ func testSegments(r *rig) {
 			p := newLayerProblem(s, dense, false, r.random)
 			want := p.solve(r.precision)["y"]
 			y := junk(r.dev, len(p.dy))
-			p.inParts(r.dev, 2, false, y)
+			p.inParts(r.dev, 2, training, y)
 			compared.Tensor(p.name, "y of two segments", get(r.dev, y), want)
 			y = junk(r.dev, len(p.dy))
-			p.inParts(r.dev, s.T, true, y)
+			p.inParts(r.dev, s.T, inference, y)
 			compared.Tensor(p.name, "y of single steps", get(r.dev, y), want)
+			kept := junk(r.dev, len(p.dy))
+			p.inParts(r.dev, s.T, keeping, kept)
+			if !slices.Equal(get(r.dev, kept), get(r.dev, y)) {
+				r.Errorf("%s: other bits with weights that are kept", p.name)
+			}
 		}
 	}
 	compared.End()
 }
 
+// Uses of a layer: keeping is inference with weights that are kept.
+const (
+	training = iota
+	inference
+	keeping
+)
+
 // inParts runs forward over the segment in parts parts, one after the other.
-func (p *layerProblem) inParts(dev compute.Device, parts int, inference bool, y []float32) {
+func (p *layerProblem) inParts(dev compute.Device, parts, use int, y []float32) {
 	s := p.shape
 	s.T /= parts
-	layer := dev.NewRecurrent(s, inference)
+	layer := dev.NewRecurrent(s, use != training)
 	defer layer.Close()
+	if keeper, ok := layer.(compute.WeightKeeper); ok && use == keeping {
+		keeper.KeepWeights()
+	}
 	a, next := p.arguments(dev), p.likeState(dev)
 	for i := range parts {
 		in, n := compute.RecurrentInput{}, s.T*s.B
@@ -54,12 +70,12 @@ func (p *layerProblem) inParts(dev compute.Device, parts int, inference bool, y 
 			in.X = a.in.X[i*n*s.D : (i+1)*n*s.D]
 		}
 		out := next
-		if inference {
+		if use != training {
 			out = a.state
 		}
 		layer.Forward(a.w, in, a.state, y[i*n*s.H:(i+1)*n*s.H], out)
 		clear(in.IDs) // nothing comes back to them
-		if !inference {
+		if use == training {
 			a.state, next = next, a.state
 		}
 	}

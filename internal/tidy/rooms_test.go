@@ -61,7 +61,10 @@ func processRooms() []room {
 		{path: "local", imports: processes + " cluster/etcdstore coordinator internal/events " +
 			"internal/flock internal/procgroup job", never: kubernetes},
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
-			"internal/events k8s/kube telemetry/metrics", tests: "cluster/coordinator local"},
+			"internal/events internal/web k8s/kube telemetry/metrics",
+			tests: "cluster/coordinator local"},
+		{path: "serve", imports: "internal/app internal/certs internal/web model task/lm",
+			tests: "internal/certs/certstest", never: kubernetes + " " + graphs},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
 			"compute/cpu compute/cuda corpus corpus/examples corpus/series internal/app " +
 			"job/jobspec model proto/rondo/v1 sum task task/ahead task/answer task/classify " +
@@ -81,6 +84,7 @@ func processRooms() []room {
 			never: graphs},
 		{path: "internal/certs/certstest", imports: "internal/certs", never: graphs},
 		{path: "internal/connlimit", never: graphs + " google.golang.org/grpc"},
+		{path: "internal/web", imports: "internal/certs internal/connlimit", never: graphs},
 		{path: "internal/events", imports: "proto/rondo/v1 telemetry", never: graphs},
 		{path: "internal/health", tests: "internal/port", never: graphs},
 		{path: "internal/port", never: graphs},

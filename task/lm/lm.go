@@ -98,7 +98,7 @@ func (t *Task) EvalData() int64 { return t.cfg.EvalData }
 
 // Sample generates a text.
 func (t *Task) Sample(ctx context.Context, step int64) (string, error) {
-	g, err := t.NewGenerator()
+	g, err := t.NewGenerator(1)
 	if err != nil {
 		return "", err
 	}

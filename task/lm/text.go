@@ -42,7 +42,8 @@ type Generator interface {
 
 // Piece is a part of a generated text: the prefix, or what a token adds to it.
 type Piece struct {
-	Text string
+	Text   string
+	Tokens int
 	// LogProbability is the natural logarithm of the probability that the model gives the token; 0
 	// for the prefix.
 	LogProbability float64
@@ -51,6 +52,7 @@ type Piece struct {
 // Write returns the prefix and the text that g generates, and closes g. If ctx's deadline passes,
 // the text is shorter.
 func (w Writer) Write(ctx context.Context, g Generator) (string, error) {
+	defer g.Close()
 	var text strings.Builder
 	err := w.Stream(ctx, g, func(p Piece) error {
 		text.WriteString(p.Text)
@@ -59,15 +61,14 @@ func (w Writer) Write(ctx context.Context, g Generator) (string, error) {
 	return text.String(), err
 }
 
-// Stream passes the prefix, and then each token's text as soon as g generates it. It closes g.
+// Stream passes the prefix, and then each token's text as soon as g generates it.
 func (w Writer) Stream(ctx context.Context, g Generator, each func(Piece) error) error {
-	defer g.Close()
 	decoder := w.vocabulary.NewDecoder(w.tokenizer)
 	var start strings.Builder
 	for _, id := range w.prefix {
 		start.WriteString(decoder.Next(id))
 	}
-	if err := each(Piece{Text: start.String()}); err != nil {
+	if err := each(Piece{Text: start.String(), Tokens: len(w.prefix)}); err != nil {
 		return err
 	}
 	read := w.prefix
@@ -76,7 +77,7 @@ func (w Writer) Stream(ctx context.Context, g Generator, each func(Piece) error)
 	}
 	how := w.how
 	how.Each = func(token int32, logProbability float64) error {
-		return each(Piece{decoder.Next(token), logProbability})
+		return each(Piece{decoder.Next(token), 1, logProbability})
 	}
 	_, err := g.Generate(ctx, read, w.tokens, how)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -1,31 +1,29 @@
-package observe
+package web
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"testing"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-
-	"rondo/dashboard"
 )
 
-// serveSite serves an empty page on loopback until the test ends, and returns its host:port.
-func serveSite(t *testing.T) string {
+// serve answers 200 on loopback until the test ends, and returns its host:port.
+func serve(t *testing.T, secure *tls.Config) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s := newSite(dashboard.NewServer(dashboard.NewBoard("demo", time.Now)),
-		prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
-	go func() { ended <- s.serve(ctx, listener) }()
+	go func() {
+		ended <- Serve(ctx, listener, secure, http.HandlerFunc(func(http.ResponseWriter,
+			*http.Request) {
+		}), slog.New(slog.DiscardHandler))
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -38,7 +36,7 @@ func serveSite(t *testing.T) string {
 // TestOtherHosts: a page on loopback answers requests for this machine alone, so that no web page
 // reads it through a browser by a host name of its own.
 func TestOtherHosts(t *testing.T) {
-	address := serveSite(t)
+	address := serve(t, nil)
 	_, port, _ := net.SplitHostPort(address)
 	for host, want := range map[string]int{
 		address: http.StatusOK, "localhost:" + port: http.StatusOK, "localhost": http.StatusOK,
@@ -48,7 +46,7 @@ func TestOtherHosts(t *testing.T) {
 		"127.0.0.1.example":         http.StatusMisdirectedRequest,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
-			"http://"+address+"/api/state", nil)
+			"http://"+address+"/", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,8 +66,8 @@ func TestOtherHosts(t *testing.T) {
 // TestIdleConnectionsKeepNoProbeOut: a probe is answered although more connections than the page
 // allows are open and say nothing.
 func TestIdleConnectionsKeepNoProbeOut(t *testing.T) {
-	address := serveSite(t)
-	for range openLimit + 20 {
+	address := serve(t, nil)
+	for range OpenLimit + 20 {
 		conn, err := net.Dial("tcp", address)
 		if err != nil {
 			t.Fatal(err)
@@ -78,7 +76,7 @@ func TestIdleConnectionsKeepNoProbeOut(t *testing.T) {
 	}
 	client := &http.Client{Timeout: headerTimeout / 2, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
-	answer, err := client.Get("http://" + address + "/healthz")
+	answer, err := client.Get("http://" + address + "/")
 	if err != nil {
 		t.Fatal(err)
 	}
