@@ -115,6 +115,9 @@ func sizesOf(spec *rondov1.JobSpec, data Extent) (s sizes, err error) {
 	}
 	outer, rounds := local(spec).Kept(rule)
 	s.slots, s.copies = int64(rule.Slots()+outer), int64(rounds)
+	if spec.Average != "none" {
+		s.slots++
+	}
 	s.parameters = 4 * int64(model.Span(s.network.Tensors))
 	s.states = 4 * spec.Batch * int64(s.network.StateSize)
 	s.snapshot = s.parameters*(1+s.slots) + s.states

@@ -18,8 +18,11 @@ import (
 	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
+	"rondo/task"
+	"rondo/task/lm"
 	"rondo/telemetry"
 	"rondo/train"
+	"rondo/train/optim"
 )
 
 // The files of a checkpoint.
@@ -63,7 +66,9 @@ func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Dropout:       spec.Dropout,
 		DropoutInput:  spec.DropoutInput,
 		DropoutLocked: spec.DropoutLocked,
-		LayerNorm:     spec.LayerNorm, Skip: spec.SkipConnections,
+		DropoutWords:  spec.DropoutWords, WeightDrop: spec.WeightDrop,
+		ActivationL2: spec.ActivationL2, TemporalL2: spec.TemporalL2,
+		LayerNorm: spec.LayerNorm, Skip: spec.SkipConnections,
 		HiddenBackward: int(spec.HiddenBackward), SkipThroughTime: int(spec.SkipThroughTime),
 		DeepInput: int(spec.DeepInput), DeepTransition: int(spec.DeepTransition),
 		DeepOutput:     int(spec.DeepOutput),
@@ -76,6 +81,9 @@ func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		Recompute:      int(spec.Recompute),
 		LabelSmoothing: spec.LabelSmoothing,
 		Omega:          spec.Omega,
+	}
+	if spec.DropoutOutput >= 0 {
+		c.DropoutOutput = &spec.DropoutOutput
 	}
 	return c, nil
 }
@@ -217,12 +225,19 @@ func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) 
 		return 0, &checkpoint.DamageError{File: "manifest.json", Path: c.Path,
 			Problem: fmt.Sprintf("has no training progress: %v", err)}
 	}
-	tensors, err := c.ReadAll(ctx, ModelFile)
+	file, prefix := ModelFile, ""
+	if progress.Average.Count > 0 { // the model's file has the average
+		file, prefix = OptimizerFile, optim.TrainingWeights+"."
+	}
+	tensors, err := c.ReadAll(ctx, file)
 	if err != nil {
 		return 0, err
 	}
 	var params []float32
 	for _, t := range tensors {
+		if !strings.HasPrefix(t.Name, prefix) {
+			continue
+		}
 		params = append(params, t.Data...)
 		params = append(params, make([]float32, -len(params)&(model.Alignment-1))...)
 	}
@@ -249,6 +264,14 @@ func (t *Trained) Evaluate(ctx context.Context, source string, how Search) (tele
 	e, err := taskOf(t.Spec)
 	if err != nil {
 		return telemetry.Eval{}, err
+	}
+	if _, reads := t.weights.(*model.Model); how.Reading != (lm.Reading{}) &&
+		!(reads && t.Spec.Task == task.LM) {
+		return telemetry.Eval{}, app.Usagef("--rows, --dynamic and --cache are for networks of " +
+			"--task lm that read in one direction: leave them out")
+	}
+	if err := how.Reading.Validate(); err != nil {
+		return telemetry.Eval{}, app.Usage(err)
 	}
 	return e.evaluate(ctx, t, source, how)
 }

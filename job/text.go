@@ -283,10 +283,10 @@ func (t *Trained) openText(ctx context.Context, source string) (*corpus.Corpus, 
 
 // evaluateText measures a language model on a text.
 func evaluateText(
-	ctx context.Context, t *Trained, source string, _ Search,
+	ctx context.Context, t *Trained, source string, how Search,
 ) (telemetry.Eval, error) {
 	return t.scoreText(ctx, source, func(text corpus.Tokens) (float64, int64, error) {
-		return lm.Score(ctx, t.weights.(*model.Model), text, int(t.Spec.Bptt))
+		return how.Reading.Score(ctx, t.weights.(*model.Model), text, int(t.Spec.Bptt))
 	})
 }
 

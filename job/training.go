@@ -18,6 +18,10 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 	if err != nil {
 		return train.Config{}, err
 	}
+	average, err := jobspec.ParseAverage(spec.Average)
+	if err != nil {
+		return train.Config{}, app.Usage(err)
+	}
 	c := train.Config{
 		Lanes: int(spec.Batch),
 		Steps: Steps(spec, d),
@@ -29,10 +33,12 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 			Every: spec.LrStepEvery, Patience: spec.LrPatience},
 		Clip: optim.Clip{Limit: spec.Clip, By: optim.ClipBy(spec.ClipBy),
 			Scope: optim.ClipScope(spec.ClipScope)},
-		Accumulate:     int(spec.Accumulate),
-		LaneGroups:     int(jobspec.LaneGroups(spec)),
-		Canonical:      jobspec.Canonical(spec),
-		Local:          local(spec),
+		Accumulate: int(spec.Accumulate),
+		LaneGroups: int(jobspec.LaneGroups(spec)),
+		Canonical:  jobspec.Canonical(spec),
+		Local:      local(spec),
+		Average: optim.Averaging{Kind: optim.AverageKind(average.Kind), From: average.From,
+			Decay: average.Decay, Patience: average.Patience},
 		NonfiniteLimit: spec.NonfiniteLimit,
 		RandomStep:     spec.Nonfinite == "step",
 		Seed:           spec.Seed,

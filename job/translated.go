@@ -13,6 +13,7 @@ import (
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/lines"
+	"rondo/task/lm"
 	"rondo/task/translate"
 	"rondo/telemetry"
 )
@@ -130,6 +131,8 @@ type Search struct {
 	Beam    int
 	Penalty float64
 	Vectors string // file of the sources of a network of the task describe
+
+	Reading lm.Reading // of a text, by a language model
 }
 
 // Translation is a line of text with its translation.

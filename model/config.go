@@ -36,6 +36,18 @@ type Config struct {
 	// DropoutLocked drops the same elements in all steps that a lane reads in a training step, its
 	// segment or example (Gal and Ghahramani 2016, arXiv:1512.05287).
 	DropoutLocked bool
+	// DropoutOutput, if not nil, takes the place of Dropout behind the last layer.
+	DropoutOutput *float64
+	// DropoutWords is the probability of dropping a token: in a training step its row of the
+	// embedding is zero wherever it is read, and the others' are divided by 1-DropoutWords (Gal and
+	// Ghahramani 2016; Merity et al. 2018, arXiv:1708.02182, section 4.3).
+	DropoutWords float64
+	// WeightDrop is the probability of dropping an element of W_hh in a training step, the same one
+	// in all steps of all lanes (DropConnect; Merity et al. 2018, section 2). See weightDrop.
+	WeightDrop float64
+	// ActivationL2 and TemporalL2 are the weights of penalties on the last layer's output (Merity
+	// et al. 2017, arXiv:1708.01009). See penalty.
+	ActivationL2, TemporalL2 float64
 	// LayerNorm normalises every layer's output (compute.LayerNorm), after its dropout and Skip.
 	LayerNorm bool
 	// Skip adds a layer's input to its output, after its dropout, from the second layer on.
@@ -129,6 +141,9 @@ func (c Config) Validate() error {
 	if err := c.validateDropout(); err != nil {
 		return err
 	}
+	if err := validatePenalties(c); err != nil {
+		return err
+	}
 	if !(c.Omega >= 0 && float32(c.Omega) <= math.MaxFloat32) {
 		return fmt.Errorf("--omega %v: must be at least 0", c.Omega)
 	}
@@ -178,7 +193,9 @@ func (c Config) validateDropout() error {
 	for _, d := range []struct {
 		flag string
 		p    float64
-	}{{"--dropout", c.Dropout}, {"--dropout-input", c.DropoutInput}} {
+	}{{"--dropout", c.Dropout}, {"--dropout-input", c.DropoutInput},
+		{"--dropout-words", c.DropoutWords}, {"--weight-drop", c.WeightDrop},
+		{"--dropout-output", dropoutOf(c, c.Layers-1)}} {
 		if !(d.p >= 0 && float32(d.p) < 1) { // kernels take it as float32
 			return fmt.Errorf("%s %v: must be at least 0 and less than 1", d.flag, d.p)
 		}
@@ -187,7 +204,48 @@ func (c Config) validateDropout() error {
 		return fmt.Errorf("--dropout-input %v drops elements of the embedding: set --embed",
 			c.DropoutInput)
 	}
+	if c.DropoutWords > 0 && c.Embed == 0 {
+		return fmt.Errorf("--dropout-words %v drops rows of the embedding: set --embed",
+			c.DropoutWords)
+	}
+	if c.WeightDrop > 0 && c.Cell.HiddenGates() == 0 {
+		return fmt.Errorf("--weight-drop %v drops recurrent weights, and --cell %v has none",
+			c.WeightDrop, c.Cell)
+	}
 	return nil
+}
+
+// validatePenalties checks ActivationL2 and TemporalL2.
+func validatePenalties(c Config) error {
+	for _, p := range []struct {
+		flag   string
+		weight float64
+	}{{"--activation-l2", c.ActivationL2}, {"--temporal-l2", c.TemporalL2}} {
+		if !(p.weight >= 0 && float32(p.weight) <= math.MaxFloat32) {
+			return fmt.Errorf("%s %v: must be at least 0", p.flag, p.weight)
+		}
+	}
+	if c.TemporalL2 > 0 && c.Recompute > 0 {
+		return fmt.Errorf("--temporal-l2 %v needs the whole segment's outputs: leave out "+
+			"--recompute", c.TemporalL2)
+	}
+	return nil
+}
+
+// dropoutOf is the probability of dropout behind a layer.
+func dropoutOf(c Config, layer int) float64 {
+	if layer == c.Layers-1 && c.DropoutOutput != nil {
+		return *c.DropoutOutput
+	}
+	return c.Dropout
+}
+
+// WithoutRegularisers is the configuration of the same network, whose passes compute the loss of
+// the text alone.
+func WithoutRegularisers(c Config) Config {
+	c.Dropout, c.DropoutInput, c.DropoutOutput, c.DropoutWords, c.WeightDrop = 0, 0, nil, 0, 0
+	c.ActivationL2, c.TemporalL2, c.Omega, c.LabelSmoothing = 0, 0, 0, 0
+	return c
 }
 
 func (c Config) validateInit() error {

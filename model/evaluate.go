@@ -97,6 +97,7 @@ type Evaluator struct {
 	host        []float32  // host copy of state.flat for State; allocated when first needed
 	chunk, rest *evalChunk // of Config.Recompute steps, or T; of the last steps, or nil
 	recordings  forwards
+	logits      []float32 // of a chunk, for Outputs; allocated when first needed
 }
 
 // evalChunk is the forward pass of some steps. It reads ids and targets, [T*B] each.
@@ -254,5 +255,6 @@ func (e *Evaluator) Close() {
 	e.chunk.close()
 	e.rest.close()
 	e.state.close()
+	e.model.dev.Free(e.logits)
 	e.chunk, e.rest = nil, nil
 }

@@ -119,6 +119,7 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	err error) {
 	m, c := g.model, g.model.config
 	g.make()
+	makePenalties(g.stack)
 	leaves := &leaves{parameters: &m.parameters, nodes: nodes}
 	var x *gorgonia.Node
 	if c.Inputs > 0 {
@@ -259,6 +260,8 @@ type activations struct {
 	normed    [][]float32  // with LayerNorm each layer's, [T, B, H]
 	stats     [][]float32  // with LayerNorm each layer's, [T*B, 2]
 	projected []float32    // [T, B, E]
+	temporal  []float32    // with TemporalL2: [T-1, B, H]
+	squared   []float32    // with ActivationL2: [T, B, H]
 	gradient  [2][]float32 // [T, B, max(E, F, H)]
 }
 
@@ -276,6 +279,12 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 	if c.projects() {
 		a.projected = alloc(n * c.Embed)
 	}
+	if c.TemporalL2 > 0 {
+		a.temporal = alloc((T - 1) * B * c.Hidden)
+	}
+	if c.ActivationL2 > 0 {
+		a.squared = alloc(n * c.Hidden)
+	}
 	a.gradient[0] = alloc(n * max(c.rowWidth(), c.Hidden))
 	if c.rowWidth() > 0 || c.Layers > 1 { // the input of the only other layer has no gradient
 		a.gradient[1] = alloc(n * max(c.rowWidth(), c.Hidden))
@@ -284,7 +293,8 @@ func (a *activations) allocate(c Config, alloc func(n int) []float32, T, B int) 
 
 func (a *activations) close() {
 	for _, x := range slices.Concat(a.hidden, a.normed, a.stats,
-		[][]float32{a.embedded, a.projected, a.gradient[0], a.gradient[1]}) {
+		[][]float32{a.embedded, a.projected, a.temporal, a.squared, a.gradient[0],
+			a.gradient[1]}) {
 		a.dev.Free(x)
 	}
 	*a = activations{dev: a.dev}

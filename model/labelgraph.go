@@ -100,6 +100,8 @@ func (g *labelGraph) load(in Examples, training bool) {
 	g.output.scale = in.Scale
 	if training {
 		g.loadDropout(in.Step, in.Lanes, 0)
+	} else {
+		keepWeights(g.stack)
 	}
 	if g.pool != nil {
 		g.pool.load(in.Places)

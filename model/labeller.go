@@ -25,6 +25,9 @@ type LabellerConfig struct {
 	DropoutInput float64
 	// These are Config's.
 	DropoutLocked bool
+	DropoutOutput *float64
+	DropoutWords  float64
+	WeightDrop    float64
 	LayerNorm     bool
 	Skip          bool
 
@@ -52,7 +55,9 @@ func (c LabellerConfig) network() Config {
 	return Config{Cell: c.Cell, Vocab: c.Vocab, Embed: c.Embed, Hidden: c.Hidden,
 		HiddenBackward: c.HiddenBackward,
 		Layers:         c.Layers, Dropout: c.Dropout, DropoutInput: c.DropoutInput,
-		DropoutLocked: c.DropoutLocked, LayerNorm: c.LayerNorm, Skip: c.Skip,
+		DropoutLocked: c.DropoutLocked, DropoutOutput: c.DropoutOutput,
+		DropoutWords: c.DropoutWords, WeightDrop: c.WeightDrop,
+		LayerNorm: c.LayerNorm, Skip: c.Skip,
 		SkipThroughTime: c.SkipThroughTime,
 		DeepInput:       c.DeepInput, DeepTransition: c.DeepTransition, DeepOutput: c.DeepOutput,
 		LabelSmoothing: c.LabelSmoothing, Init: c.Init, ForgetBias: c.ForgetBias, Leak: c.Leak,

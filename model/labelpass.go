@@ -169,7 +169,7 @@ func (in Examples) check(steps, B, vocab int) error {
 
 // checkLanes returns an error if dropout lacks the lanes' numbers.
 func checkLanes(c Config, lanes []int, B int, training bool) error {
-	if c.Dropout+c.DropoutInput > 0 && training && len(lanes) != B {
+	if c.Dropout+c.DropoutInput+dropoutOf(c, c.Layers-1) > 0 && training && len(lanes) != B {
 		return fmt.Errorf("model: a pass of %d lanes was given the numbers of %d", B, len(lanes))
 	}
 	return nil

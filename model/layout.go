@@ -174,7 +174,7 @@ func (c stackConfig) recurrentEnds(views []View) (ends []int) {
 	order := c.directions()
 	for i, d := range order {
 		_, end := d.span(views)
-		if c.layerShape(d.layer, 1, 1).Composed() {
+		if c.layerShape(d.layer, 1, 1).Composed() || c.WeightDrop > 0 {
 			ends = append(ends, end) // its gradients are finished together
 			continue
 		}

@@ -40,6 +40,9 @@ func New(cfg Config, dev compute.Device) (*Model, error) {
 // Initialise resets the parameters to the initial weights.
 func (m *Model) Initialise() { m.initialise(m.config) }
 
+// DropRegularisers makes the network one WithoutRegularisers, for segments that are made later.
+func (m *Model) DropRegularisers() { m.config = WithoutRegularisers(m.config) }
+
 // Config returns the model's configuration.
 func (m *Model) Config() Config { return m.config }
 

@@ -112,8 +112,20 @@ func shapes() map[string]Config {
 		all[cell.String()+"/2/through-time"] = c
 		c.SkipThroughTime, c.Skip, c.LayerNorm, c.DeepTransition = 4, true, true, 1
 		all[cell.String()+"/2/deep-through-time"] = c
+		all[cell.String()+"/2/regularised"] = regularised(cell)
 	}
 	return all
+}
+
+// regularised is a network with every regulariser that goes with Recompute.
+func regularised(cell compute.Cell) Config {
+	none := 0.0
+	c := Config{Cell: cell, Vocab: 6, Embed: 4, Hidden: 5, Layers: 2, Seed: 7, Dropout: 0.4,
+		DropoutLocked: true, DropoutOutput: &none, DropoutWords: 0.3, ActivationL2: 2}
+	if cell.HiddenGates() > 0 {
+		c.WeightDrop = 0.4
+	}
+	return c
 }
 
 // plainShapes are those without deep inputs, transitions and outputs.

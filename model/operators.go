@@ -24,6 +24,8 @@ type embedding struct {
 	rows *gradientRows
 	adds bool   // add to the gradient of earlier runs; set before a run
 	done func() // called when grad has been queued
+
+	words *wordDropout // nil: none
 }
 
 func newEmbedding(dev compute.Device, name string, V int, grad []float32, rows *gradientRows,
@@ -65,7 +67,7 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 			if err != nil {
 				return nil, err
 			}
-			e.dev.Embed(e.y.flat, table, ids)
+			e.lookUp(table, ids)
 			return e.y.value, nil
 		}}
 	forward.gradient = func(in gorgonia.Nodes, y, dy *gorgonia.Node) (gorgonia.Nodes, error) {
@@ -88,8 +90,21 @@ func (e *embedding) apply(ids, table *gorgonia.Node) (*gorgonia.Node, error) {
 	return forward.apply(ids, table)
 }
 
-// backward computes the table's gradient.
+// lookUp computes y in training.
+func (e *embedding) lookUp(table []float32, ids []int32) {
+	if e.words == nil {
+		e.dev.Embed(e.y.flat, table, ids)
+		return
+	}
+	e.words.copyRows(e.dev, e.y, table, e.words.ids)
+}
+
+// backward computes the table's gradient. With words it overwrites y.
 func (e *embedding) backward(dy []float32, ids []int32) {
+	if e.words != nil {
+		e.words.copyRows(e.dev, e.y, dy, e.words.rows)
+		dy = e.y.flat
+	}
 	if e.rows != nil {
 		if !e.adds {
 			e.rows.zero(e.dev, e.grad, e.dw.Shape()[0])
@@ -114,6 +129,24 @@ type dropout struct {
 	keys   []uint64 // of each lane, or if locked of each row; load sets them before a run
 	// y is the output, which no backward pass reads. dy is its gradient.
 	y, dy *buffer
+}
+
+// newDropout makes dropout of y, the output of a layer or, with -1, of the embedding. It is nil if
+// p is 0.
+func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
+	if p == 0 {
+		return nil
+	}
+	keys := s.B
+	if s.DropoutLocked {
+		keys *= s.T
+	}
+	dy := y // where a skip's gradient is
+	if layer < 0 || s.skips[layer] == nil {
+		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
+	}
+	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
+		keys: make([]uint64, keys), y: y, dy: dy}
 }
 
 // load sets the keys of these lanes for a sequence's time steps from first on.

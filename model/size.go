@@ -64,6 +64,9 @@ func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.S
 		if c.Omega > 0 && !inference {
 			size = size.And(omegaSize(on, shape))
 		}
+		if c.WeightDrop > 0 && !inference {
+			size = size.And(on.TensorSize(weightDropFloats(shape)))
+		}
 	}
 	size = size.And(c.deepSize(on, T*B, inference))
 	if c.projects() {

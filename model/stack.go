@@ -135,7 +135,11 @@ func (c stackConfig) kernelSize(on compute.Sizer, T, B int) compute.Size {
 func (c stackConfig) layersSize(on compute.Sizer, T, B int) (size compute.Size) {
 	for _, d := range c.directions() {
 		ids := d.layer == 0 && c.Embed == 0
-		size = size.And(compute.RecurrentSize(on, c.directionShape(d, T, B), false, ids))
+		shape := c.directionShape(d, T, B)
+		size = size.And(compute.RecurrentSize(on, shape, false, ids))
+		if c.WeightDrop > 0 {
+			size = size.And(on.TensorSize(weightDropFloats(shape)))
+		}
 	}
 	return size
 }
@@ -204,6 +208,9 @@ type stack struct {
 	skips     []*skip    // likewise
 	norms     []*norm    // likewise
 	order     reversal
+	// of W_hh: none, or of each direction
+	weightDrops []*weightDrop
+	penalties   [2]*penalty // before and after the last layer's dropout, or nil
 	// passScale is the factor of the loss in this pass: Config.Omega's too.
 	passScale float32
 
@@ -233,6 +240,9 @@ func (s *stack) makeInput() {
 		}
 		s.embedding = newEmbedding(s.dev, c.prefix+"embedding", c.Vocab, grad, rows, y)
 		s.embedding.done = s.tape.finishing(table)
+		if c.DropoutWords > 0 {
+			s.embedding.words = newWordDropout(c.DropoutWords, s.first, s.T*s.B)
+		}
 		s.dropped = s.newDropout(-1, c.DropoutInput, s.embedding.y)
 	}
 	if c.DeepInput > 0 {
@@ -249,27 +259,10 @@ func (s *stack) makeLayers() {
 	for k := range c.Layers {
 		s.skips = append(s.skips, s.newSkip(k, cut(s.memory.hidden[k], s.T, s.B, c.width())))
 		s.addLayer(k)
-		s.dropouts = append(s.dropouts, s.newDropout(k, c.Dropout, s.layers[k].output()))
+		s.dropouts = append(s.dropouts,
+			s.newDropout(k, dropoutOf(c.Config, k), s.layers[k].output()))
 		s.norms = append(s.norms, s.newNorm(k))
 	}
-}
-
-// newDropout makes dropout of y, the output of a layer or, with -1, of the embedding. It is nil if
-// p is 0.
-func (s *stack) newDropout(layer int, p float64, y *buffer) *dropout {
-	if p == 0 {
-		return nil
-	}
-	keys := s.B
-	if s.DropoutLocked {
-		keys *= s.T
-	}
-	dy := y // where a skip's gradient is
-	if layer < 0 || s.skips[layer] == nil {
-		dy = s.inputGradient(s.Layers-1-layer, y.value.Shape()[2])
-	}
-	return &dropout{dev: s.dev, layer: s.first + layer, p: float32(p), locked: s.DropoutLocked,
-		keys: make([]uint64, keys), y: y, dy: dy}
 }
 
 // addLayer makes recurrent layer k.
@@ -318,6 +311,11 @@ func (s *stack) newDirection(d direction, shape compute.RecurrentShape, y *buffe
 	layer := newLayer(s.dev, s.layerName(d.layer), shape, s.gradient(begin, end), y)
 	if s.Omega > 0 {
 		layer.kernel = newOmega(s.dev, shape, layer.kernel, s.Omega, &s.passScale)
+	}
+	if s.WeightDrop > 0 {
+		drop := newWeightDrop(s.dev, shape, layer.kernel, s.WeightDrop)
+		layer.kernel, s.weightDrops = drop, append(s.weightDrops, drop)
+		drop.layer, drop.reverse = s.first+d.layer, d.reverse
 	}
 	if s.memory.before != nil {
 		layer.in = cutState(shape, s.memory.before)
@@ -378,10 +376,8 @@ func (s *stack) apply(x *gorgonia.Node, weights *leaves) (_ *gorgonia.Node, err 
 		if x, err = layer.Apply(x, w); err != nil {
 			return nil, err
 		}
-		if d := s.dropouts[k]; d != nil {
-			if x, err = d.apply(x); err != nil {
-				return nil, err
-			}
+		if x, err = applyDropout(s, k, x); err != nil {
+			return nil, err
 		}
 		if skip := s.skips[k]; skip != nil {
 			if x, err = skip.apply(x); err != nil {
@@ -417,15 +413,6 @@ func (s *stack) load(in Examples) {
 	s.order.load(in.Lengths)
 }
 
-// loadDropout sets the keys of the next training run, whose steps are a sequence's from first on.
-func (s *stack) loadDropout(step int64, lanes []int, first int) {
-	for _, d := range append(s.dropouts, s.dropped) {
-		if d != nil {
-			d.load(s.Seed, step, lanes, first)
-		}
-	}
-}
-
 // input runs the embedding and the deep input, and returns the first layer's input.
 func (s *stack) input(training bool) compute.RecurrentInput {
 	if s.embedding == nil {
@@ -436,7 +423,12 @@ func (s *stack) input(training bool) compute.RecurrentInput {
 
 // embedded runs the embedding, with its dropout in training.
 func (s *stack) embedded(training bool) []float32 {
-	s.dev.Embed(s.embedding.y.flat, s.view(s.prefix+embeddingWeight, s.params), s.ids)
+	table := s.view(s.prefix+embeddingWeight, s.params)
+	if training {
+		s.embedding.lookUp(table, s.ids)
+	} else {
+		s.dev.Embed(s.embedding.y.flat, table, s.ids)
+	}
 	if s.dropped != nil && training {
 		s.dropped.drop(s.dropped.y)
 	}

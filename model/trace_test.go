@@ -25,6 +25,13 @@ type trace struct {
 	DropoutInput float64 `json:"dropout_input"`
 	Locked       bool
 	Norm, Skip   bool
+
+	DropoutOutput *float64 `json:"dropout_output"`
+	DropoutWords  float64  `json:"dropout_words"`
+	WeightDrop    float64  `json:"weight_drop"`
+	ActivationL2  float64  `json:"activation_l2"`
+	TemporalL2    float64  `json:"temporal_l2"`
+
 	Seed         uint64
 	Lanes        []int
 	Output       []float64
@@ -49,8 +56,9 @@ type traceTensor struct {
 func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json", 24) }
 
 // TestPyTorchTraceOfDropout does the same with dropout of the embedding and of every layer's
-// output. PyTorch received the masks. The last layer's output agrees too.
-func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 9) }
+// output, of words and of recurrent weights, and with penalties on outputs. PyTorch received the
+// masks. The last layer's output agrees too.
+func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 13) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
 	forTraces(t, pattern, number, checkTrace)
@@ -107,7 +115,9 @@ func checkTrace(t *testing.T, file string) {
 	m := newModel(t, Config{Cell: cell, Vocab: want.V, Hidden: want.H, Layers: want.Layers,
 		Embed: want.Embed, TieWeights: want.Tied, Dropout: want.Dropout,
 		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
-		Skip: want.Skip, Seed: want.Seed})
+		Skip: want.Skip, Seed: want.Seed, DropoutOutput: want.DropoutOutput,
+		DropoutWords: want.DropoutWords, WeightDrop: want.WeightDrop,
+		ActivationL2: want.ActivationL2, TemporalL2: want.TemporalL2})
 	setTensors(t, m, want.Weights)
 	rows := float32(want.T * want.B)
 	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}

@@ -32,6 +32,8 @@ type Config struct {
 	Schedule  optim.Schedule
 	Clip      optim.Clip
 	Local     optim.Local
+	// Average is the average of the parameters that is evaluated, sampled and saved.
+	Average optim.Averaging
 	// NonfiniteLimit is how many non-finite steps in a row end the job. At least 1.
 	NonfiniteLimit int64
 	// RandomStep takes a random step in the place of one that is not finite. It is drawn by Seed.
@@ -103,7 +105,7 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	for _, check := range []func() error{
 		c.validateShape, c.validatePasses, c.validateIntervals, c.validateRollCall,
 		c.Optimizer.Validate, c.Schedule.Validate, c.Clip.Validate, c.validateRandom,
-		func() error { return c.Local.Validate(c.Clip) },
+		func() error { return c.Local.Validate(c.Clip) }, c.Average.Validate,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -111,6 +113,9 @@ func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {
 	}
 	if c.EarlyStop > 0 && !evaluates {
 		return fmt.Errorf("--early-stop %d: there is nothing to evaluate on", c.EarlyStop)
+	}
+	if c.Average.Kind == optim.NonMonotone && !evaluates {
+		return errors.New("--average nt: there is nothing to evaluate on")
 	}
 	if segmentsPerEpoch < 1 {
 		return fmt.Errorf("train: an epoch of %d segments", segmentsPerEpoch)
@@ -153,6 +158,9 @@ func (c *Config) validatePasses() error {
 	case c.NewSlots != nil && (c.Canonical || c.Local.On()):
 		return errors.New("--shard-optimizer cannot be used with --reduce canonical or " +
 			"--sync-every: each worker has only its own range of each step's summed gradient")
+	case c.Average.On() && (c.NewSlots != nil || c.Local.On()):
+		return errors.New("--average cannot be used with --shard-optimizer or --sync-every: each " +
+			"worker averages all parameters after each step")
 	case c.Canonical && c.Clip.BeforeSum() && !byGroup:
 		return errors.New("--reduce canonical gives the same bits on any number of workers, and " +
 			"--clip-scope worker clips by worker: give --clip-scope group, global, or --clip 0")

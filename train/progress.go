@@ -31,6 +31,8 @@ type Progress struct {
 	Plateau    optim.Plateau `json:"plateau"`
 	Validation Validation    `json:"validation"`
 
+	Average optim.Average `json:"average,omitzero"`
+
 	// Pending: the work due after the last step is not done. Only a snapshot sets it.
 	Pending bool `json:"pending,omitempty"`
 }
@@ -85,7 +87,7 @@ func (p *Progress) validate(steps int64) error {
 		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates &&
 		p.Commits >= 0 && p.Commits <= p.Step
 	finite := isFinite(p.Loss) && isFinite(p.EpochLossSum) && isFinite(p.Plateau.Best)
-	sums = sums && p.Validation.valid(p.Step)
+	sums = sums && p.Validation.valid(p.Step) && p.Average.Valid(p.Updates)
 	if !counts || !sums || !finite {
 		return fmt.Errorf("the progress contradicts itself: %+v", *p)
 	}

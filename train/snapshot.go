@@ -24,7 +24,7 @@ type Saver interface {
 // Snapshot is a job between two steps: everything that the next step depends on, but the data.
 type Snapshot struct {
 	Progress Progress
-	Digest   uint64 // Digest of Params at its step
+	Digest   uint64 // Digest of the parameters at its step, which an average may replace
 	// Views gives each tensor's place in Params and in each slot's Data.
 	Views  []compute.Tensor
 	Params []float32
@@ -44,7 +44,8 @@ type Slot struct {
 
 // slotNames names all slots of the inner and the outer optimizer.
 func (c *core) slotNames() []string {
-	return append(slices.Clone(c.cfg.Optimizer.SlotNames()), c.cfg.Local.SlotNames()...)
+	return slices.Concat(c.cfg.Optimizer.SlotNames(), c.cfg.Local.SlotNames(),
+		c.cfg.Average.SlotNames())
 }
 
 // snapshotter makes snapshots and passes them to the Saver.
@@ -90,6 +91,12 @@ func (k *snapshotter) load(s *Snapshot) error {
 		if err != nil {
 			return err
 		}
+	}
+	if k.cfg.Average.On() { // its own inverse; the slot of one that has not begun is unused
+		own := *s
+		own.Slots = slices.Clone(s.Slots)
+		own.showAverage()
+		s = &own
 	}
 	k.hasState, k.touched = false, true
 	k.dev.Upload(k.task.Params(), s.Params)
@@ -140,6 +147,9 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 			return nil, errNotFinite
 		}
 		s.Slots = append(s.Slots, Slot{name, slots[i]})
+	}
+	if k.cfg.Average.On() {
+		s.showAverage()
 	}
 	return &s, nil
 }

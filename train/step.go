@@ -114,6 +114,9 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		return false, err
 	}
 	loss := lossOrNaN(all.loss.Value(), all.nonfinite)
+	if !skipped || t.cfg.RandomStep {
+		averager{t.core}.addToAverage(end)
+	}
 	t.commit(end, loss, skipped, all)
 	ended := t.cfg.Now()
 	compute := ended.Sub(began) - exposed
@@ -360,7 +363,11 @@ func (t *Trainer) sample(ctx context.Context, waited bool) error {
 	if t.cfg.Sample == nil || t.ring.Rank != 0 {
 		return nil
 	}
-	text, err := t.cfg.Sample(ctx, t.progress.Step)
+	var text string
+	err := averager{t.core}.withAverage(func() (err error) {
+		text, err = t.cfg.Sample(ctx, t.progress.Step)
+		return err
+	})
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -62,7 +62,11 @@ func (v *Validation) valid(step int64) bool {
 
 // measure evaluates, and records the result in after. It reports whether it is the best so far.
 func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (best bool, err error) {
-	report, err := e.evaluate(ctx)
+	var report EvalReport
+	err = averager{e.core}.withAverage(func() (err error) {
+		report, err = e.evaluate(ctx)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
@@ -74,6 +78,7 @@ func (e *evaluator) measure(ctx context.Context, after *Progress, due bool) (bes
 	}
 	if due {
 		after.Plateau.Measure(report.Loss, e.cfg.Schedule.Patience)
+		e.cfg.Average.Measure(&after.Average, report.Loss)
 	}
 	return after.Validation.measure(report, due), nil
 }

@@ -13,6 +13,7 @@ import (
 	"rondo/internal/app"
 	"rondo/job"
 	"rondo/task"
+	"rondo/task/lm"
 	"rondo/telemetry"
 )
 
@@ -51,11 +52,15 @@ func evalCommand() *cobra.Command {
 	how, use := addSearchFlags(c), addUseFlags(flags)
 	flags.StringVar(&how.Vectors, "vectors", "",
 		"vectors that the rows of --corpus name, for --task describe; default: the training's")
+	reading := addReadingFlags(flags)
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
+		}
+		if how.Reading = *reading; reading.Cache == 0 { // these alone say nothing
+			how.Reading.CacheTheta, how.Reading.CacheLambda = 0, 0
 		}
 		result, err := evaluate(cmd, location, source, *use, *how)
 		if err != nil {
@@ -73,6 +78,24 @@ func evalCommand() *cobra.Command {
 		return err
 	}
 	return c
+}
+
+// addReadingFlags adds the flags of how a language model reads a text.
+func addReadingFlags(flags *pflag.FlagSet) *lm.Reading {
+	r := &lm.Reading{}
+	flags.IntVar(&r.Rows, "rows", 0, "rows that a text is cut into and that are read side by "+
+		"side, each from a zero state; 1: one stream, as papers read it; 0: 8, or fewer of a "+
+		"short text")
+	flags.Float64Var(&r.DynamicRate, "dynamic", 0, "dynamic evaluation (Krause et al. 2018): "+
+		"learning rate of an SGD step by each segment of --bptt tokens once it is scored; 0: none")
+	flags.Float64Var(&r.DynamicDecay, "dynamic-decay", 0, "share by which each such step goes "+
+		"back to the trained parameters")
+	flags.IntVar(&r.Cache, "cache", 0, "tokens of the neural cache (Grave et al. 2017); 0: none")
+	flags.Float64Var(&r.CacheTheta, "cache-theta", 0.3, "θ of the cache, by which it multiplies "+
+		"the inner products of outputs")
+	flags.Float64Var(&r.CacheLambda, "cache-lambda", 0.1, "λ of the cache, its share of the "+
+		"probabilities")
+	return r
 }
 
 // sayStep prints which of a folder's checkpoints is used, and why.

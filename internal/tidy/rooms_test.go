@@ -194,7 +194,7 @@ func taskRooms() []room {
 		{path: "task"},
 		{path: "task/ahead", imports: "train", never: network + " " + graphs + " " + storage},
 		{path: "task/lm", imports: "compute corpus model task/ahead train",
-			never: network + " " + storage},
+			tests: "compute/cpu", never: network + " " + storage},
 		{path: "task/regress", imports: "compute corpus/series model task/lm train",
 			tests: "compute/cpu corpus", never: network + " " + storage},
 		{path: "task/count", imports: "compute corpus model task/ahead task/example train",

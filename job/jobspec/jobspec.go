@@ -73,6 +73,12 @@ func tasksOf(field protoreflect.Name) []string {
 			task.HMM, task.MLP}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
+	case "activation_l2", "temporal_l2":
+		return []string{task.LM}
+	case "dropout_words":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill}
+	case "weight_drop", "dropout_output":
+		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
 	case "max_tokens", "eos", "text_field":
@@ -138,7 +144,7 @@ func networksOf(field protoreflect.Name) []string {
 		return task.Layered()
 	case "layers", "init":
 		return append(task.Layered(), task.MLP)
-	case "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
+	case "average", "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
 		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
 		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
 		"outer_momentum", "shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",
@@ -218,18 +224,14 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--teacher-forcing %g chooses the tokens that feed back, and with "+
 			"--feedback hidden none does: leave it out", spec.TeacherForcing)
 	}
-	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 {
-		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
+	if err := validateRegularisers(spec); err != nil {
+		return err
 	}
 	if spec.HiddenBackward > 0 && !spec.Bidirectional {
 		return usagef("--hidden-backward %d is for --bidirectional: give it", spec.HiddenBackward)
 	}
 	if spec.IKnow && !spec.Bidirectional {
 		return usagef("--i-know is for --bidirectional: give it, or leave --i-know out")
-	}
-	if spec.DropoutInput > 0 && spec.Embed == 0 {
-		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
-			"--embed %d", spec.Hidden)
 	}
 	return nil
 }
@@ -291,6 +293,9 @@ func validateRun(spec *rondov1.JobSpec) error {
 			"out one of the two", spec.CheckpointEvery)
 	}
 	if err := validateNonfinite(spec); err != nil {
+		return err
+	}
+	if err := validateAverage(spec); err != nil {
 		return err
 	}
 	switch spec.Resume {
@@ -446,6 +451,9 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 	}
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos
+	}
+	if spec.Average != "none" { // likewise
+		lasts.Average = spec.Average
 	}
 	if spec.Task == task.Answer {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying

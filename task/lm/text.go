@@ -103,32 +103,3 @@ func firstToken(v *corpus.Vocabulary, unit corpus.Unit) int32 {
 // maxRows is how many rows a scored text is cut into. Each row but the first starts without its
 // preceding context; few rows limit that effect.
 const maxRows = 8
-
-// Score runs the model over a text in rows, in segments of T tokens. It returns the loss summed
-// over the targets, in nats, and their number. Each token but the first is a target.
-func Score(
-	ctx context.Context, m *model.Model, text corpus.Tokens, bptt int,
-) (lossSum float64, targets int64, err error) {
-	rows := int(min(maxRows, max(1, text.Len()/int64(bptt))))
-	pass, err := corpus.NewEvaluation(text, rows, bptt)
-	if err != nil {
-		return 0, 0, err
-	}
-	evaluator, err := m.NewEvaluator(bptt, rows)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer evaluator.Close()
-	b := newBatch(bptt * rows)
-	for segment := range pass.Segments() {
-		if err := pass.Fill(ctx, segment, 0, rows, b.inputs, b.targets); err != nil {
-			return 0, 0, err
-		}
-		loss, _, err := evaluator.Evaluate(b.inputs, b.targets)
-		if err != nil {
-			return 0, 0, err
-		}
-		lossSum += loss
-	}
-	return lossSum, pass.Targets(), nil
-}

@@ -145,6 +145,11 @@ type JobSpec struct {
 	DropoutInput         float64 `protobuf:"fixed64,28,opt,name=dropout_input,json=dropoutInput,proto3" json:"dropout_input,omitempty"`
 	Feedback             string  `protobuf:"bytes,233,opt,name=feedback,proto3" json:"feedback,omitempty"`
 	DropoutLocked        bool    `protobuf:"varint,200,opt,name=dropout_locked,json=dropoutLocked,proto3" json:"dropout_locked,omitempty"`
+	DropoutOutput        float64 `protobuf:"fixed64,414,opt,name=dropout_output,json=dropoutOutput,proto3" json:"dropout_output,omitempty"`
+	DropoutWords         float64 `protobuf:"fixed64,410,opt,name=dropout_words,json=dropoutWords,proto3" json:"dropout_words,omitempty"`
+	WeightDrop           float64 `protobuf:"fixed64,411,opt,name=weight_drop,json=weightDrop,proto3" json:"weight_drop,omitempty"`
+	ActivationL2         float64 `protobuf:"fixed64,412,opt,name=activation_l2,json=activationL2,proto3" json:"activation_l2,omitempty"`
+	TemporalL2           float64 `protobuf:"fixed64,413,opt,name=temporal_l2,json=temporalL2,proto3" json:"temporal_l2,omitempty"`
 	LayerNorm            bool    `protobuf:"varint,201,opt,name=layer_norm,json=layerNorm,proto3" json:"layer_norm,omitempty"`
 	SkipConnections      bool    `protobuf:"varint,202,opt,name=skip_connections,json=skipConnections,proto3" json:"skip_connections,omitempty"`
 	DeepInput            int64   `protobuf:"varint,203,opt,name=deep_input,json=deepInput,proto3" json:"deep_input,omitempty"`
@@ -206,6 +211,7 @@ type JobSpec struct {
 	Beta2          float64 `protobuf:"fixed64,43,opt,name=beta2,proto3" json:"beta2,omitempty"`
 	Rho            float64 `protobuf:"fixed64,44,opt,name=rho,proto3" json:"rho,omitempty"`
 	Epsilon        float64 `protobuf:"fixed64,45,opt,name=epsilon,proto3" json:"epsilon,omitempty"`
+	Average        string  `protobuf:"bytes,415,opt,name=average,proto3" json:"average,omitempty"`
 	WeightDecay    float64 `protobuf:"fixed64,46,opt,name=weight_decay,json=weightDecay,proto3" json:"weight_decay,omitempty"`
 	Omega          float64 `protobuf:"fixed64,273,opt,name=omega,proto3" json:"omega,omitempty"`
 	Clip           float64 `protobuf:"fixed64,47,opt,name=clip,proto3" json:"clip,omitempty"`
@@ -455,6 +461,41 @@ func (x *JobSpec) GetDropoutLocked() bool {
 		return x.DropoutLocked
 	}
 	return false
+}
+
+func (x *JobSpec) GetDropoutOutput() float64 {
+	if x != nil {
+		return x.DropoutOutput
+	}
+	return 0
+}
+
+func (x *JobSpec) GetDropoutWords() float64 {
+	if x != nil {
+		return x.DropoutWords
+	}
+	return 0
+}
+
+func (x *JobSpec) GetWeightDrop() float64 {
+	if x != nil {
+		return x.WeightDrop
+	}
+	return 0
+}
+
+func (x *JobSpec) GetActivationL2() float64 {
+	if x != nil {
+		return x.ActivationL2
+	}
+	return 0
+}
+
+func (x *JobSpec) GetTemporalL2() float64 {
+	if x != nil {
+		return x.TemporalL2
+	}
+	return 0
 }
 
 func (x *JobSpec) GetLayerNorm() bool {
@@ -875,6 +916,13 @@ func (x *JobSpec) GetEpsilon() float64 {
 		return x.Epsilon
 	}
 	return 0
+}
+
+func (x *JobSpec) GetAverage() string {
+	if x != nil {
+		return x.Average
+	}
+	return ""
 }
 
 func (x *JobSpec) GetWeightDecay() float64 {
@@ -1320,7 +1368,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xbb\xaa\x01\n" +
+	"\x04_max\"\xb8\xb4\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
@@ -1369,6 +1417,18 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"|what a decoder keeps of a step for the next: both: its state and the token; output: the token alone; hidden: its state alone\x12\x04both\x1a\x04both\x1a\x06output\x1a\x06hiddenR\bfeedback\x12\xb1\x01\n" +
 	"\x0edropout_locked\x18\xc8\x01 \x01(\bB\x88\x01\xaa\xbb\x18\x83\x01\n" +
 	"\x80\x01locked (variational) dropout: drop the same elements in all tokens that a lane reads in a step, instead of others for each tokenR\rdropoutLocked\x12\x85\x01\n" +
+	"\x0edropout_output\x18\x9e\x03 \x01(\x01B]\xaa\xbb\x18Y\n" +
+	"Athe same probability behind the last layer; -1: that of --dropout\x12\x02-1!\x00\x00\x00\x00\x00\x00\xf0\xbf)\xaeG\xe1z\x14\xae\xef?R\rdropoutOutput\x12\xb2\x01\n" +
+	"\rdropout_words\x18\x9a\x03 \x01(\x01B\x8b\x01\xaa\xbb\x18\x86\x01\n" +
+	"oprobability of dropping a word: in a step its row of the embedding counts as zero for all lanes (needs --embed)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\fdropoutWords\x12\xc5\x01\n" +
+	"\vweight_drop\x18\x9b\x03 \x01(\x01B\xa2\x01\xaa\xbb\x18\x9d\x01\n" +
+	"\x85\x01probability of dropping an element of the recurrent weights, the same ones in all of a step (DropConnect on W_hh, Merity et al. 2018)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?R\n" +
+	"weightDrop\x12\xba\x01\n" +
+	"\ractivation_l2\x18\x9c\x03 \x01(\x01B\x93\x01\xaa\xbb\x18\x8e\x01\n" +
+	"wweight of the mean square of the last layer's output, after dropout, that is added to the loss (AR, Merity et al. 2017)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x80\x84.AR\factivationL2\x12\xdc\x01\n" +
+	"\vtemporal_l2\x18\x9d\x03 \x01(\x01B\xb9\x01\xaa\xbb\x18\xb4\x01\n" +
+	"\x9c\x01weight of the mean square of the change of the last layer's output, before dropout, from token to token, that is added to the loss (TAR, Merity et al. 2017)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x80\x84.AR\n" +
+	"temporalL2\x12\x85\x01\n" +
 	"\n" +
 	"layer_norm\x18\xc9\x01 \x01(\bBe\xaa\xbb\x18a\n" +
 	"_layer normalisation of each layer's output, with a learned weight and bias (torch.nn.LayerNorm)R\tlayerNorm\x12p\n" +
@@ -1503,7 +1563,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03rho\x18, \x01(\x01B<\xaa\xbb\x188\n" +
 	"\x1edecay of rmsprop's mean square\x12\x040.99!\x00\x00\x00\x00\x00\x00\x00\x00)\xe9\v!\xe7\xfd\xff\xef?R\x03rho\x12Z\n" +
 	"\aepsilon\x18- \x01(\x01B@\xaa\xbb\x18<\n" +
-	"+epsilon of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12X\n" +
+	"+epsilon of adam, adamw, rmsprop and adagrad\x12\x041e-8!\xa0\xc2\xeb\xfeKH\xb49R\aepsilon\x12\xd9\x02\n" +
+	"\aaverage\x18\x9f\x03 \x01(\tB\xbd\x02\xaa\xbb\x18\xb8\x02\n" +
+	"\xaf\x02evaluate, sample and save an average of the parameters: polyak[:STEP]: the mean of those after each step, from STEP (0) on; ema[:DECAY] (0.999): an exponential one; nt[:N]: the mean from when the validation loss was worse than the best of all but the last N (5) evaluations (NT-ASGD, Merity et al. 2018)\x12\x04noneR\aaverage\x12X\n" +
 	"\fweight_decay\x18. \x01(\x01B5\xaa\xbb\x181\n" +
 	"#L2 penalty (adamw: decoupled decay)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vweightDecay\x12\xc2\x01\n" +
 	"\x05omega\x18\x91\x02 \x01(\x01B\xaa\x01\xaa\xbb\x18\xa5\x01\n" +
