@@ -129,9 +129,6 @@ type Member struct {
 	Seen, Served Generation
 }
 
-// is reports whether two members are registrations of one process.
-func (m Member) is(o Member) bool { return m.process() == o.process() }
-
 // process identifies a member's process. A registration without a name is a process of its own.
 func (m Member) process() string { return cmp.Or(m.Process, m.ID) }
 
@@ -254,6 +251,15 @@ func (p Plan) Eviction(id string) (Eviction, bool) {
 		return Eviction{}, false
 	}
 	return p.Evicted[i], true
+}
+
+// evictions returns the evictions by worker.
+func (p Plan) evictions() map[string]Eviction {
+	of := make(map[string]Eviction, len(p.Evicted))
+	for _, e := range p.Evicted {
+		of[e.ID] = e
+	}
+	return of
 }
 
 // Lanes returns the lanes [from, to) that rank r holds.

@@ -191,7 +191,7 @@ func TestStatesShareNoMemory(t *testing.T) {
 	state, _ = Decide(state, Elected{}, now)
 	id := func(i int) string { return fmt.Sprint("w", i%workers) }
 	for i := range 2 * workers {
-		one, two := Event(Joined{Member{ID: id(i)}}), Event(Joined{Member{ID: "other"}})
+		one, two := Event(Joined{[]Member{{ID: id(i)}}}), Event(Joined{[]Member{{ID: "other"}}})
 		if i >= workers {
 			one, two = Done{ID: id(i)}, Done{ID: id(i + 1)}
 		}
@@ -228,7 +228,7 @@ func TestResult(t *testing.T) {
 		s := NewState(Job{Workers: 3, MinWorkers: 1, Lanes: 3, JoinTimeout: time.Minute})
 		events := []Event{Elected{}}
 		for _, id := range []string{"a", "b", "c"} {
-			events = append(events, Joined{Member{ID: id}})
+			events = append(events, Joined{[]Member{{ID: id}}})
 		}
 		for _, d := range c.done {
 			events = append(events, d)
@@ -253,7 +253,7 @@ func TestWake(t *testing.T) {
 	if want := now.Add(time.Minute); !state.Wake().Equal(want) {
 		t.Errorf("while forming: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w", Process: "p"}}, now)
+	state, _ = Decide(state, Joined{[]Member{{ID: "w", Process: "p"}}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v: %v", state.Plan().Phase, state.Wake())
 	}
@@ -262,11 +262,11 @@ func TestWake(t *testing.T) {
 		t.Errorf("while paused: %v, want %v", state.Wake(), want)
 	}
 	state, _ = Decide(state, ScaleRequested{1}, now)
-	state, _ = Decide(state, Joined{Member{ID: "w2", PID: 1}}, now)
+	state, _ = Decide(state, Joined{[]Member{{ID: "w2", PID: 1}}}, now)
 	if want := now.Add(returnTime); !state.Wake().Equal(want) {
 		t.Errorf("with a newcomer: %v, want %v", state.Wake(), want)
 	}
-	state, _ = Decide(state, Joined{Member{ID: "w.2", Process: "p"}}, now)
+	state, _ = Decide(state, Joined{[]Member{{ID: "w.2", Process: "p"}}}, now)
 	if state.Plan().Phase != Running || !state.Wake().IsZero() {
 		t.Errorf("in phase %v again: %v", state.Plan().Phase, state.Wake())
 	}
@@ -279,7 +279,7 @@ func TestTextsAreClipped(t *testing.T) {
 	state := NewState(Job{Workers: 9, MinWorkers: 1, Lanes: 9, JoinTimeout: 1, PauseTimeout: 1})
 	state, _ = Decide(state, Elected{}, now)
 	for i := range 9 {
-		state, _ = Decide(state, Joined{Member{ID: fmt.Sprint("w", i)}}, now)
+		state, _ = Decide(state, Joined{[]Member{{ID: fmt.Sprint("w", i)}}}, now)
 	}
 	state, _ = Decide(state, Suspected{ID: "w0", Generation: 1, Rank: 1, Text: long}, now)
 	state, _ = Decide(state, StopRequested{long}, now)

@@ -100,8 +100,9 @@ type Elected struct {
 	Tip     Tip  // on record, of this run; the zero Tip: none
 }
 
-// Joined reports a member that registered or changed its entry.
-type Joined struct{ Member Member }
+// Joined reports members that registered or changed their entries. Members that appear together
+// come in one event.
+type Joined struct{ Members []Member }
 
 // Left reports members whose registrations are gone: they left, or their leases ended. Members that
 // leave together come in one event, so that one new ring is formed without all of them.
@@ -212,7 +213,7 @@ func decide(s State, event Event, now time.Time) (State, []Action) {
 	}
 	switch e := event.(type) {
 	case Joined:
-		return joined(s, e.Member, now)
+		return joined(s, e.Members, now)
 	case Left:
 		return left(s, e.IDs, now)
 	case Failed:
@@ -260,8 +261,9 @@ func elected(s State, e Elected, now time.Time) (State, []Action) {
 		return admit(s, s.members, now)
 	}
 	var missing []string
+	registered := idsOf(s.members)
 	for _, m := range s.plan.Members {
-		if !s.registered(m.ID) {
+		if !registered[m.ID] {
 			missing = append(missing, m.ID)
 		}
 	}
@@ -391,8 +393,9 @@ func end(s State, reason string) (State, []Action) {
 
 // write stores the present plan, without evictions of workers that are not registered.
 func (s State) write() (State, []Action) {
+	registered := idsOf(s.members)
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
-		return !s.registered(e.ID)
+		return !registered[e.ID]
 	})
 	return s, []Action{WritePlan{s.plan}}
 }

@@ -6,12 +6,15 @@ import (
 	"time"
 )
 
-func joined(s State, m Member, now time.Time) (State, []Action) {
-	s.members = RingOrder(append(without(s.members, m.ID), m))
-	if _, inRing := s.plan.Rank(m.ID); inRing {
+func joined(s State, members []Member, now time.Time) (State, []Action) {
+	there, ring := idsOf(members), idsOf(s.plan.Members)
+	rest := slices.DeleteFunc(slices.Clone(s.members), func(m Member) bool { return there[m.ID] })
+	s.members = RingOrder(append(rest, members...))
+	newcomers := slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return ring[m.ID] })
+	if len(newcomers) == 0 {
 		return s, nil
 	}
-	return admit(s, []Member{m}, now)
+	return admit(s, newcomers, now)
 }
 
 // admit handles members that have appeared and are in no ring. A leader that takes over also calls
@@ -56,8 +59,9 @@ func (s State) receive(newcomers []Member, now time.Time) (State, []Action) {
 // refuse evicts newcomers that do not fit the job or that are distrusted, and notifies them.
 func (s State) refuse(newcomers []Member) (State, []Action) {
 	var told []Action
+	evictions, veterans := s.plan.evictions(), idsOf(s.plan.veterans())
 	for _, m := range newcomers {
-		if _, evicted := s.plan.Eviction(m.ID); evicted || find(s.plan.veterans(), m.ID) >= 0 {
+		if _, evicted := evictions[m.ID]; evicted || veterans[m.ID] {
 			continue
 		}
 		reason, remedy := s.misfit(m), Leave
@@ -103,9 +107,8 @@ func (s State) evict(e Eviction) State {
 
 // waitAsSpares notifies the newcomers that are spares.
 func (s State) waitAsSpares(newcomers []Member) []Action {
-	return slices.DeleteFunc(s.spares(), func(a Action) bool {
-		return find(newcomers, a.(Notify).ID) < 0
-	})
+	are := idsOf(newcomers)
+	return slices.DeleteFunc(s.spares(), func(a Action) bool { return !are[a.(Notify).ID] })
 }
 
 // start reports how many workers have joined, and starts the job when they are enough.
@@ -151,7 +154,7 @@ func goOn(s State, now time.Time) (State, []Action) {
 		}
 	case s.complete(there):
 		return s.formRing(there, s.counted()+" are there again")
-	case !s.plan.allNew(there):
+	case !s.plan.ranking().allNew(there):
 		s.settled, s.awaitsState = now.Add(settleTime), false
 	case s.settled.IsZero(): // more newcomers do not extend the wait for members with the state
 		s.settled, s.awaitsState = now.Add(returnTime), true
@@ -178,7 +181,7 @@ func goOnOrFail(s State) (State, []Action) {
 // complete reports whether a paused job need not wait: the ring is full, and all members were in
 // the last one. A newcomer may stand in for a member that is on its way back with its state.
 func (s State) complete(there []Member) bool {
-	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.plan.isNew)
+	return len(there) >= s.job.Limit(s.plan) && !slices.ContainsFunc(there, s.plan.ranking().isNew)
 }
 
 // settle applies the changes that waited for settled.
@@ -190,7 +193,7 @@ func settle(s State, now time.Time) (State, []Action) {
 		return depart(s, now)
 	case s.plan.Phase == Running && len(s.done) == 0 && s.ringWouldChange():
 		return regroup(s, "more workers have appeared", now)
-	case s.plan.Phase == Paused && s.plan.allNew(there) && !s.awaitsState:
+	case s.plan.Phase == Paused && s.plan.ranking().allNew(there) && !s.awaitsState:
 		// The veterans left again.
 		s.settled, s.awaitsState = now.Add(returnTime), true
 	case s.plan.Phase == Paused && len(there) >= s.job.MinWorkers:
@@ -201,12 +204,13 @@ func settle(s State, now time.Time) (State, []Action) {
 
 func left(s State, ids []string, now time.Time) (State, []Action) {
 	s.members = without(s.members, ids...)
-	gone := func(id string) bool { return slices.Contains(ids, id) }
+	are, ring, over := setOf(ids), idsOf(s.plan.Members), setOf(s.done)
+	gone := func(id string) bool { return are[id] }
 	s.asked = slices.DeleteFunc(slices.Clone(s.asked), gone)
 	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), gone)
 	var lost []string
 	for _, id := range ids {
-		if _, inRing := s.plan.Rank(id); inRing && !slices.Contains(s.done, id) {
+		if ring[id] && !over[id] {
 			lost = append(lost, id)
 		}
 	}
@@ -235,7 +239,7 @@ func leaving(s State, e Leaving, now time.Time) (State, []Action) {
 		return without, nil
 	}
 	heirs := without.choose(s.job.MinWorkers)
-	if len(heirs) > 0 && s.job.Lanes > 1 && !slices.ContainsFunc(heirs, s.plan.isVeteran) {
+	if len(heirs) > 0 && s.job.Lanes > 1 && s.plan.ranking().allNew(heirs) {
 		room := min(max(s.job.Limit(s.plan), 2), s.job.Lanes) - 1
 		heirs = append(slices.Clip(heirs[:min(len(heirs), room)]), s.plan.Members[rank])
 		why := s.describe(e.ID) + " hands over before it leaves, as it was asked to"
@@ -259,16 +263,17 @@ func depart(s State, now time.Time) (State, []Action) {
 	if len(s.done) > 0 { // the others are about to leave too
 		return s.release(s.asked), nil
 	}
+	spared := func(ids []string) bool {
+		rest := s.release(ids).choose(s.job.MinWorkers)
+		return len(rest) >= s.job.MinWorkers &&
+			slices.ContainsFunc(rest, s.plan.ranking().isVeteran)
+	}
+	all, asked := spared(s.asked), setOf(s.asked)
 	var going []string
-	for i := len(s.plan.Members) - 1; i >= 0; i-- { // the most senior stay
-		id := s.plan.Members[i].ID
-		if !slices.Contains(s.asked, id) {
-			continue
-		}
-		rest := s.release(append(slices.Clone(going), id)).choose(s.job.MinWorkers)
-		if len(going) == 0 ||
-			len(rest) >= s.job.MinWorkers && slices.ContainsFunc(rest, s.plan.isVeteran) {
-			going = append(going, id)
+	for _, m := range slices.Backward(s.plan.Members) { // the most senior stay
+		if asked[m.ID] &&
+			(all || len(going) == 0 || spared(append(slices.Clone(going), m.ID))) {
+			going = append(going, m.ID)
 		}
 	}
 	slices.Reverse(going)
@@ -282,8 +287,7 @@ func depart(s State, now time.Time) (State, []Action) {
 // release excludes workers that were asked to leave from later rings.
 func (s State) release(ids []string) State {
 	s.leaving = append(slices.Clone(s.leaving), ids...)
-	s.asked = slices.DeleteFunc(slices.Clone(s.asked), func(id string) bool {
-		return slices.Contains(ids, id)
-	})
+	going := setOf(ids)
+	s.asked = slices.DeleteFunc(slices.Clone(s.asked), func(id string) bool { return going[id] })
 	return s
 }

@@ -12,19 +12,36 @@ import (
 // wanted returns the number of workers that a start waits for.
 func (s State) wanted() int { return min(s.job.Workers, s.job.Limit(s.plan)) }
 
+// ranking finds the members of a plan's last ring, without a search for each.
+type ranking struct {
+	plan           Plan
+	ids, processes map[string]int // to their ranks
+}
+
+func (p Plan) ranking() ranking {
+	ring := p.veterans()
+	r := ranking{p, make(map[string]int, len(ring)), make(map[string]int, len(ring))}
+	for rank, m := range ring {
+		r.ids[m.ID] = rank
+		if _, known := r.processes[m.process()]; !known {
+			r.processes[m.process()] = rank
+		}
+	}
+	return r
+}
+
 // seniority orders members by how much of the job's state they may have, lowest first: members of
 // rings that the store has forgotten, the newest first; members of the last ring by rank; then
 // processes that were in it under another id; then newcomers, which have none.
-func (p Plan) seniority(m Member) int {
-	if p.forgot(m) {
+func (r ranking) seniority(m Member) int {
+	if r.plan.forgot(m) {
 		return -int(m.Served)
 	}
-	ring := p.veterans()
-	if rank := find(ring, m.ID); rank >= 0 {
+	if rank, is := r.ids[m.ID]; is {
 		return rank
 	}
-	if rank := slices.IndexFunc(ring, m.is); rank >= 0 {
-		return len(ring) + rank
+	if rank, is := r.processes[m.process()]; is {
+		return len(r.ids) + rank
 	}
 	return math.MaxInt
 }
@@ -37,9 +54,9 @@ func (p Plan) isBefore(m Member) bool { return max(m.Seen, m.Served) > p.Generat
 
 // standing is seniority without the order within a class: 0 for members of the last ring, 1 for
 // processes that were in it under another id, 2 for newcomers.
-func (p Plan) standing(m Member) int {
-	switch rank := p.seniority(m); {
-	case rank < len(p.veterans()):
+func (r ranking) standing(m Member) int {
+	switch rank := r.seniority(m); {
+	case rank < len(r.ids):
 		return 0
 	case rank < math.MaxInt:
 		return 1
@@ -58,13 +75,13 @@ func (s State) generationAfter() Generation {
 }
 
 // isNew reports whether a member has no part of the job's state, as far as this leader knows.
-func (p Plan) isNew(m Member) bool { return p.seniority(m) == math.MaxInt }
+func (r ranking) isNew(m Member) bool { return r.seniority(m) == math.MaxInt }
 
-func (p Plan) isVeteran(m Member) bool { return !p.isNew(m) }
+func (r ranking) isVeteran(m Member) bool { return !r.isNew(m) }
 
 // allNew reports whether none of the members has any of the job's state.
-func (p Plan) allNew(members []Member) bool {
-	return !slices.ContainsFunc(members, func(m Member) bool { return !p.isNew(m) })
+func (r ranking) allNew(members []Member) bool {
+	return !slices.ContainsFunc(members, r.isVeteran)
 }
 
 // choose returns the members of a ring formed now, by seniority and then by host. If the ring is to
@@ -73,10 +90,11 @@ func (p Plan) allNew(members []Member) bool {
 // else has a state.
 func (s State) choose(least int) []Member {
 	var chosen, slow, away []Member
+	evictions, leaving, ranks := s.plan.evictions(), setOf(s.leaving), s.plan.ranking()
 	for _, m := range s.members {
-		e, evicted := s.plan.Eviction(m.ID)
+		e, evicted := evictions[m.ID]
 		switch {
-		case slices.Contains(s.leaving, m.ID) || s.evictions.distrusts(m):
+		case leaving[m.ID] || s.evictions.distrusts(m):
 		case !evicted && s.evictions.isAway(m, s.now):
 			away = append(away, m)
 		case !evicted:
@@ -85,30 +103,30 @@ func (s State) choose(least int) []Member {
 			slow = append(slow, m)
 		}
 	}
-	if s.plan.Rings > 0 && s.plan.allNew(chosen) { // those that are away may have a state
+	if s.plan.Rings > 0 && ranks.allNew(chosen) { // those that are away may have a state
 		chosen, away = append(chosen, away...), nil
 	}
 	slow = append(slow, away...)
 	slices.SortStableFunc(chosen, func(a, b Member) int {
-		return cmp.Compare(s.plan.seniority(a), s.plan.seniority(b))
+		return cmp.Compare(ranks.seniority(a), ranks.seniority(b))
 	})
 	if s.job.Spread {
-		interleaveHosts(chosen, s.plan.standing)
+		interleaveHosts(chosen, ranks.standing)
 	}
 	if short := least - len(chosen); short > 0 {
 		chosen = append(chosen, slow[:min(short, len(slow))]...)
 	}
-	if s.plan.Phase == Stopping && len(chosen) > 0 && !s.plan.isNew(chosen[0]) {
-		chosen = slices.DeleteFunc(chosen, s.plan.isNew) // they have nothing to save
+	if s.plan.Phase == Stopping && len(chosen) > 0 && !ranks.isNew(chosen[0]) {
+		chosen = slices.DeleteFunc(chosen, ranks.isNew) // they have nothing to save
 	}
 	return chosen[:min(len(chosen), s.job.Limit(s.plan))]
 }
 
 // ringWouldChange reports whether a ring formed now would have other members than the present one.
 func (s State) ringWouldChange() bool {
-	chosen := s.choose(s.job.MinWorkers)
+	chosen, ring := s.choose(s.job.MinWorkers), idsOf(s.plan.Members)
 	return len(chosen) != len(s.plan.Members) || slices.ContainsFunc(chosen, func(m Member) bool {
-		return find(s.plan.Members, m.ID) < 0
+		return !ring[m.ID]
 	})
 }
 
@@ -120,7 +138,8 @@ func regroup(s State, why string, now time.Time) (State, []Action) {
 		why, least = clip(s.plan.Reason)+"; "+why, 1
 	}
 	chosen := s.choose(least)
-	lost := s.plan.Phase == Running && s.plan.allNew(chosen) // the job's state left with the ring
+	// The job's state left with the ring.
+	lost := s.plan.Phase == Running && s.plan.ranking().allNew(chosen)
 	switch {
 	case len(chosen) < least && s.plan.Phase == Stopping:
 		s.plan.Evicted = nil // so that its members remain those of the last ring
@@ -153,14 +172,14 @@ func pause(s State, reason string, settled, now time.Time) (State, []Action) {
 // be wrong: the veterans, and members of a ring that the store has forgotten.
 func (s State) trusted() []Member {
 	known := slices.Clone(s.plan.veterans())
+	ids, evictions := idsOf(known), s.plan.evictions()
 	for _, m := range s.members {
-		if s.plan.forgot(m) && find(known, m.ID) < 0 {
+		if s.plan.forgot(m) && !ids[m.ID] {
 			known = append(known, m)
 		}
 	}
 	return slices.DeleteFunc(known, func(m Member) bool {
-		e, _ := s.plan.Eviction(m.ID)
-		return e.Remedy == Resync || s.evictions.distrusts(m)
+		return evictions[m.ID].Remedy == Resync || s.evictions.distrusts(m)
 	})
 }
 
@@ -183,8 +202,9 @@ const resumeHint = "; --resume auto goes on from the newest checkpoint, if one w
 // chosen.
 func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	var newcomers []string
+	ranks := s.plan.ranking()
 	for _, m := range chosen {
-		if s.plan.Rings > 0 && find(s.plan.veterans(), m.ID) < 0 {
+		if _, was := ranks.ids[m.ID]; s.plan.Rings > 0 && !was {
 			newcomers = append(newcomers, m.ID)
 		}
 	}
@@ -206,7 +226,7 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	}
 	s.lastMembers = s.plan.veterans()
 	last := s.trusted()
-	if !slices.ContainsFunc(chosen, s.plan.isNew) || s.plan.allNew(chosen) {
+	if !slices.ContainsFunc(chosen, ranks.isNew) || ranks.allNew(chosen) {
 		last = nil // all members have the state, or it is given up
 	}
 	s.plan.Rings++
@@ -214,8 +234,9 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	s.plan.Generation, s.plan.Resume, s.plan.Last = s.generationAfter(), 0, last
 	s.begun = false
 	s.plan.Reason = reason
+	ring := idsOf(chosen)
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
-		return find(chosen, e.ID) >= 0
+		return ring[e.ID]
 	})
 	s.done, s.result, s.asked, s.settled = nil, "", nil, time.Time{}
 	s, actions := s.write()
@@ -225,19 +246,26 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 // order returns the chosen members in ring order, rotated so that the most senior has rank 0. So
 // rank 0 is a newcomer only if all are.
 func (s State) order(chosen []Member) []Member {
-	ring, first := RingOrder(chosen), 0
+	ring, first, ranks := RingOrder(chosen), 0, s.plan.ranking()
 	if s.job.Spread {
 		ring = SpreadOrder(chosen)
 	}
 	for i, m := range ring {
-		if s.plan.seniority(m) < s.plan.seniority(ring[first]) {
+		if ranks.seniority(m) < ranks.seniority(ring[first]) {
 			first = i
 		}
 	}
 	return s.suspicions.around(slices.Concat(ring[first:], ring[:first]))
 }
 
+// mostDescribed is how many workers a text describes. It is stored with the plan.
+const mostDescribed = 16
+
 func (s State) describe(ids ...string) string {
+	rest := ""
+	if more := len(ids) - mostDescribed; more > 1 {
+		ids, rest = ids[:mostDescribed], fmt.Sprintf(" and %d more", more)
+	}
 	names := make([]string, len(ids))
 	for i, id := range ids {
 		names[i] = "worker " + id
@@ -247,7 +275,7 @@ func (s State) describe(ids ...string) string {
 			names[i] += " (" + s.members[at].Place() + ")"
 		}
 	}
-	return strings.Join(names, ", ")
+	return strings.Join(names, ", ") + rest
 }
 
 // counted returns how many of the workers that a start waits for are there, for people.
@@ -258,10 +286,10 @@ func (s State) counted() string {
 // spares notifies each registered worker that is left over.
 func (s State) spares() []Action {
 	var actions []Action
+	ring, evictions, leaving := idsOf(s.plan.Members), s.plan.evictions(), setOf(s.leaving)
 	for _, m := range s.members {
-		_, inRing := s.plan.Rank(m.ID)
-		_, evicted := s.plan.Eviction(m.ID)
-		if !inRing && !evicted && !slices.Contains(s.leaving, m.ID) &&
+		_, evicted := evictions[m.ID]
+		if !ring[m.ID] && !evicted && !leaving[m.ID] &&
 			!s.evictions.distrusts(m) && !s.evictions.isAway(m, s.now) {
 			actions = append(actions, spare(m))
 		}
@@ -283,9 +311,25 @@ func find(members []Member, id string) int {
 
 // without returns a copy of members without ids.
 func without(members []Member, ids ...string) []Member {
-	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool {
-		return slices.Contains(ids, m.ID)
-	})
+	out := setOf(ids)
+	return slices.DeleteFunc(slices.Clone(members), func(m Member) bool { return out[m.ID] })
+}
+
+// idsOf returns the set of the members' ids.
+func idsOf(members []Member) map[string]bool {
+	ids := make(map[string]bool, len(members))
+	for _, m := range members {
+		ids[m.ID] = true
+	}
+	return ids
+}
+
+func setOf(ids []string) map[string]bool {
+	set := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }
 
 // textLimit is the longest text by others in a plan, in bytes. It is stored with the plan.

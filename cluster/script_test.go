@@ -207,7 +207,7 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		if name == "register" {
 			return nil, nil
 		}
-		return Joined{m}, nil
+		return Joined{[]Member{m}}, nil
 	case "leave", "vanish":
 		w.members = without(w.members, args...)
 		if name == "vanish" {

@@ -18,8 +18,7 @@ var (
 // under other ids; people scale and stop the job; leaders die between actions. It checks every
 // stored plan, and that the job ends after the last fault.
 func TestSimulation(t *testing.T) {
-	// In these two a process is distrusted, its leader dies, and the next leader has only the plan.
-	seeds := []uint64{5719, 10238}
+	seeds := []uint64{501, 712} // in these two a process is distrusted
 	for seed := range *seedCount {
 		seeds = append(seeds, seed+1)
 	}
@@ -308,11 +307,15 @@ func (s *simulation) say(id string, e Event) {
 // unheard returns the next event of each source that the leader has not heard.
 func (s *simulation) unheard() []Event {
 	var unheard []Event
+	var joined []Member
 	var gone []string
 	for _, m := range s.members {
 		if !slices.Contains(s.known, m) {
-			unheard = append(unheard, Joined{m})
+			joined = append(joined, m)
 		}
+	}
+	if len(joined) > 0 {
+		unheard = append(unheard, Joined{joined})
 	}
 	for _, m := range s.known {
 		if !slices.Contains(s.members, m) {
@@ -344,7 +347,7 @@ func (s *simulation) deliver(crash bool) error {
 	event := unheard[s.random.IntN(len(unheard))]
 	switch e := event.(type) {
 	case Joined:
-		s.known = append(s.known, e.Member)
+		s.known = append(s.known, e.Members...)
 	case Left:
 		if slices.ContainsFunc(s.known, func(m Member) bool {
 			_, evicted := s.stored.Eviction(m.ID)

@@ -31,6 +31,7 @@ import (
 
 // secured is an etcd and a job that trains, by the commands of the README, with TLS.
 type secured struct {
+	t     *testing.T
 	job   string
 	certs string // folder of rondo certs
 	order certs.Order
@@ -43,7 +44,15 @@ type secured struct {
 // secure starts an etcd of one member, which listens on all addresses, and a job of two workers.
 func secure(t *testing.T, job, folder string, allow allowance, flags ...string) *secured {
 	t.Helper()
-	s := &secured{job: job, certs: folder, etcd: port.ForTest(t), peer: port.ForTest(t),
+	s := certify(t, job, folder)
+	s.start(allow, flags...)
+	return s
+}
+
+// certify makes certificates for an etcd and a job.
+func certify(t *testing.T, job, folder string) *secured {
+	t.Helper()
+	s := &secured{t: t, job: job, certs: folder, etcd: port.ForTest(t), peer: port.ForTest(t),
 		order: certs.Order{Hosts: []string{"127.0.0.1"}, Namespace: "default",
 			Jobs: []string{job, "other"}}}
 	code, _, stderr := run(t, "certs", "--dir", folder, "--hosts", "127.0.0.1", "--job",
@@ -51,15 +60,20 @@ func secure(t *testing.T, job, folder string, allow allowance, flags ...string) 
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, stderr)
 	}
-	launch(t, nil, environment(t), filepath.Join(binaries, "rondo"), "etcd", "--name", "a",
-		"--peers", "a="+s.peer.Address(), "--data", t.TempDir(), "--listen", "0.0.0.0",
-		"--client-port", fmt.Sprint(s.etcd.Number()), "--health", port.ForTest(t).Address(),
-		"--tls", folder)
-	s.where = meet.Config{Etcd: []string{s.etcd.Address()}, Job: job, TLS: folder,
-		Role: certs.User, Patience: eventTimeout}
-	s.trial = try(t, allow, slices.Concat(s.place(), []string{"--workers", "2", "--link", "tcp",
-		"--steps", "100000"}, flags)...)
 	return s
+}
+
+// start starts the etcd and the job.
+func (s *secured) start(allow allowance, flags ...string) {
+	s.t.Helper()
+	launch(s.t, nil, environment(s.t), filepath.Join(binaries, "rondo"), "etcd", "--name", "a",
+		"--peers", "a="+s.peer.Address(), "--data", s.t.TempDir(), "--listen", "0.0.0.0",
+		"--client-port", fmt.Sprint(s.etcd.Number()), "--health", port.ForTest(s.t).Address(),
+		"--tls", s.certs)
+	s.where = meet.Config{Etcd: []string{s.etcd.Address()}, Job: s.job, TLS: s.certs,
+		Role: certs.User, Patience: eventTimeout}
+	s.trial = try(s.t, allow, slices.Concat(s.place(), []string{"--workers", "2", "--link", "tcp",
+		"--steps", "100000"}, flags)...)
 }
 
 // place are the flags that say where the job is.

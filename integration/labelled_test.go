@@ -57,7 +57,7 @@ func exampleTasks(t *testing.T) []exampleTask {
 	// Sums in another order may move a draw across the border of two sentences.
 	hard.network = append(hard.network, "--hard-attention", "3", "--reduce", "canonical")
 	return append(labelledTasks(t), filling(t), translation(t), describing(t), deep, asks, deeper,
-		stops, counts, answering(t), copying(t), clocked, hard, lastRows(t))
+		stops, counts, answering(t), copying(t), clocked, hard, lastRows(t), calculating(t))
 }
 
 // filler are words without a label of their own.

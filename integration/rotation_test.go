@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,31 +22,29 @@ const (
 	outWithin = time.Minute
 	// shortLife is the rest of a certificate's life that expires during the test.
 	shortLife = 10 * time.Second
+	// renewedLife is that of certificates which are renewed every renewEvery.
+	renewedLife = 2 * time.Minute
+	renewEvery  = 20 * time.Second
 )
 
-// TestCertificatesRotate: while a job trains, its certificates are renewed again and again, and
-// then their authority, with both trusted for a while, and then again. No step is lost. A watcher
-// whose certificate expires, and one of the old authority, are out within a minute.
+// TestCertificatesRotate: a job trains with certificates of two minutes, which are renewed again
+// and again; then their authority is replaced, with both trusted for a while, and they are renewed
+// once more. No step is lost. A watcher whose certificate expires, and one of the old authority,
+// are out within a minute.
 func TestCertificatesRotate(t *testing.T) {
 	t.Parallel()
-	s := secure(t, "rotate", filepath.Join(t.TempDir(), "certs"),
-		allowance{tolerance: 1e-3, limit: 2 * runTimeout}, "--restarts", "0",
+	s, began := certify(t, "rotate", filepath.Join(t.TempDir(), "certs")), time.Now()
+	renewed := s.renewAgainAndAgain()
+	s.start(allowance{tolerance: 1e-3, limit: 2 * runTimeout}, "--restarts", "0",
 		"--lease-ttl", "10s", // the etcd has one member, which starts again for its authority
 		"--inject", "delay rank=* for=100ms phase=forward times=0")
 	s.untilStep(3)
-	was := filepath.Join(t.TempDir(), "was")
-	if err := os.CopyFS(was, os.DirFS(s.certs)); err != nil {
-		t.Fatal(err)
-	}
 	user := filepath.Join("jobs", s.job, string(certs.User))
 	authority := certstest.Open(t, s.certs)
 	authority.Names = []certs.Process{{Namespace: s.order.Namespace, Job: s.job, Role: certs.User}}
 	expiry := time.Now().Add(shortLife)
 	expired := s.watch(authority.Issue(t.TempDir(), expiry, certs.Name))
 	for out := false; !out; {
-		if _, err := certs.Issue(s.certs, s.order, time.Now()); err != nil {
-			t.Fatal(err)
-		}
 		s.untilMore(10)
 		select {
 		case <-expired:
@@ -57,7 +57,15 @@ func TestCertificatesRotate(t *testing.T) {
 		}
 	}
 	t.Logf("out %v after its certificate expired", time.Since(expiry).Round(time.Second))
+	for !testing.Short() && time.Since(began) < renewedLife+renewEvery {
+		s.untilMore(10) // past the ends of the first certificates
+	}
+	renewed()
 
+	was := filepath.Join(t.TempDir(), "was")
+	if err := os.CopyFS(was, os.DirFS(s.certs)); err != nil {
+		t.Fatal(err)
+	}
 	revoked := s.watch(filepath.Join(was, user))
 	next := t.TempDir()
 	if _, err := certs.Issue(next, s.order, time.Now()); err != nil {
@@ -89,6 +97,79 @@ func TestCertificatesRotate(t *testing.T) {
 	s.replace(certs.CertFile, next)
 	s.untilMore(10)
 	s.stop()
+}
+
+// renewAgainAndAgain gives certificates a life of renewedLife, and renews them every renewEvery.
+// stop renews them a last time, for as long as rondo certs does.
+func (s *secured) renewAgainAndAgain() (stop func()) {
+	s.t.Helper()
+	const life = 90 * 24 * time.Hour // of what Issue makes
+	issue := func(lasts time.Duration) {
+		_, err := certs.Issue(s.certs, s.order, time.Now().Add(lasts-life))
+		if err != nil {
+			s.t.Error(err)
+		}
+	}
+	issue(renewedLife)
+	ctx, cancel := context.WithCancel(s.t.Context())
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		tick := time.NewTicker(renewEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				issue(renewedLife)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	s.t.Cleanup(wait.Wait)
+	s.t.Cleanup(cancel)
+	return func() {
+		cancel()
+		wait.Wait()
+		issue(life)
+	}
+}
+
+// TestRevokedWorker: a worker whose certificate is revoked is out of the ring within a minute and
+// stays out. The others go on without a lost step, with new certificates.
+func TestRevokedWorker(t *testing.T) {
+	t.Parallel()
+	s := secure(t, "revoke", filepath.Join(t.TempDir(), "certs"),
+		allowance{tolerance: 1e-3, limit: 2 * runTimeout}, "--workers", "3", "--local-workers", "2",
+		"--restarts", "0", "--lease-ttl", "10s", "--inject", paced)
+	authority := certstest.Open(t, s.certs)
+	authority.Names = []certs.Process{{Namespace: s.order.Namespace, Job: s.job,
+		Role: certs.Worker}}
+	own := authority.Issue(t.TempDir(), time.Now().Add(time.Hour), certs.Name)
+	launch(t, nil, environment(t), slices.Concat([]string{filepath.Join(binaries, "worker"),
+		"--etcd", s.etcd.Address(), "--job", s.job, "--tls", own}, trusting())...)
+	s.untilRing(3)
+	s.untilMore(3)
+	code, _, stderr := run(t, "certs", "--dir", s.certs, "--hosts", "127.0.0.1", "--revoke",
+		filepath.Join(own, certs.CertFile))
+	if code != 0 {
+		t.Fatalf("exit code %d: %s", code, stderr)
+	}
+	revoked := time.Now()
+	for ring := 3.0; ring != 2; {
+		ring = s.until("a ring", func(e event) bool {
+			return e.name() == "generation"
+		}).number("world_size")
+	}
+	if took := time.Since(revoked); took > outWithin {
+		t.Errorf("out %v after its certificate was revoked, at most %v", took, outWithin)
+	} else {
+		t.Logf("out after %v", took.Round(time.Second))
+	}
+	s.awaitEtcd(own, false)
+	s.untilMore(20)
+	if last := named(s.stop(), "generation"); last[len(last)-1].number("world_size") != 2 {
+		t.Error("the worker came back")
+	}
 }
 
 // watch has the holder of a certificate watch the job, and closes the channel when they are put

@@ -273,6 +273,43 @@ func TestResumeIsBitIdentical(t *testing.T) {
 	}
 }
 
+// TestResumeKeepsTheCut: three workers add in another order if they cut the gradient otherwise. A
+// job that is resumed cuts it as before, and does not measure again.
+func TestResumeKeepsTheCut(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "first")
+	flags := small("--workers", "3", "--layers", "2", "--hidden", "192", "--clip-scope", "global",
+		"--checkpoint-every", "4", "--checkpoint-keep", "0", "--steps", "8")
+	train(t, append(flags, "--checkpoint-dir", folder)...)
+	again := filepath.Join(t.TempDir(), "again")
+	const middle, last = "step-00000004", "step-00000008"
+	err := os.CopyFS(filepath.Join(again, middle), os.DirFS(filepath.Join(folder, middle)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	train(t, append(flags, "--checkpoint-dir", again, "--resume", "4")...)
+	var before, after struct {
+		Training struct{ Cut map[string]int64 }
+	}
+	for path, into := range map[string]any{
+		filepath.Join(folder, middle): &before, filepath.Join(again, last): &after} {
+		text, err := os.ReadFile(filepath.Join(path, "manifest.json"))
+		if err == nil {
+			err = json.Unmarshal(text, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cut := before.Training.Cut
+	if cut["ranks"] != 3 || !maps.Equal(after.Training.Cut, cut) {
+		t.Errorf("the cut is %v after the resume, and was %v", after.Training.Cut, cut)
+	}
+	want := hashes(t, filepath.Join(folder, last))
+	if got := hashes(t, filepath.Join(again, last)); !maps.Equal(got, want) {
+		t.Errorf("resumed: %v, want %v", got, want)
+	}
+}
+
 func TestInterruptStopsTogetherAndResumes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	args := small("--steps", "1000000", "--epochs", "0", "--checkpoint-dir", dir)

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -128,7 +129,8 @@ func Assume(spec *rondov1.JobSpec, tokens int) Extent {
 	data := Extent{Tokens: tokens, Outputs: tokens, Grams: gramsAssumed}
 	switch e, err := taskOf(spec); {
 	case err != nil:
-	case e.counter != nil:
+	case slices.Contains([]examples.Kind{examples.Labelled, examples.Tagged, examples.Trees},
+		e.examples):
 		data.Outputs = labelsAssumed
 	case e.examples == examples.Described:
 		data.Tokens = columnsAssumed

@@ -9,6 +9,7 @@ import (
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/internal/app"
+	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/example"
 	"rondo/task/translate"
@@ -58,6 +59,12 @@ func OpenExamples(
 		c.Labels, c.Reserved = outputs, []string{examples.Stop}
 	case examples.Labelled, examples.Tagged:
 		c.Labels = outputs
+	case examples.Trees:
+		cell, err := model.ParseTreeCell(spec.TreeCell)
+		if err != nil {
+			return nil, app.Usage(err)
+		}
+		c.Labels, c.Binary = outputs, cell.Binary()
 	default:
 		c.Reserved = []string{translate.Begin, translate.End}
 		if outputs != nil {

@@ -114,13 +114,16 @@ func evaluateLabels(
 	return e, nil
 }
 
-// Label predicts the labels of the lines of standard input, with a network of classify or tag. For
-// hmm they are numbers of hidden states.
+// Label predicts the labels of the lines of standard input, with a network of classify, tag or
+// tree. For hmm they are numbers of hidden states.
 func (t *Trained) Label(
 	ctx context.Context, in io.Reader, each func(label.Line) error,
 ) error {
 	if m, ok := t.weights.(*hmm.Model); ok {
 		return t.input(t.states(ctx, m, in, each))
+	}
+	if network, ok := t.weights.(*model.Tree); ok {
+		return t.input(t.trees(ctx, network, in, each))
 	}
 	p := label.NewPredictor(t.weights.(*model.Labeller), int(t.Spec.MaxLength))
 	defer p.Close()

@@ -118,6 +118,13 @@ func (u Use) apply(spec *rondov1.JobSpec) error {
 		return err
 	}
 	spec.Device, spec.Threads = cmp.Or(u.Device, "auto"), int64(u.Threads)
+	if task.OnHost(spec.Task) {
+		if device, err := jobspec.ParseDevice(spec.Device); err != nil || device.CUDA {
+			return app.Usagef("--device %s: --task %s computes on the CPU: leave it out",
+				spec.Device, spec.Task)
+		}
+		spec.Device = "cpu"
+	}
 	if u.Precision != "" {
 		spec.Precision = u.Precision
 		return nil

@@ -92,8 +92,8 @@ type Summary struct {
 	// Sums describes the summed data of a task that does not train by gradients. Cell, Layers,
 	// Embed, Dropout, Optimizer and Rate do not count then.
 	Sums string `json:"sums,omitempty"`
-	// Memory describes a network with an explicit memory. Cell, Layers, Embed and Dropout do not
-	// count then.
+	// Memory describes a network with an explicit memory, or of trees. Cell, Layers, Embed and
+	// Dropout do not count then.
 	Memory string `json:"memory,omitempty"`
 
 	Corpus           string   `json:"corpus"`
@@ -236,6 +236,9 @@ func Summarize(c *checkpoint.Checkpoint, location string) (*Summary, error) {
 	case task.Reservoir:
 		s.Sums = fmt.Sprintf("reservoir of %d units, spectral radius %g, leak %g", spec.Hidden,
 			spec.SpectralRadius, spec.Leak)
+	case task.Tree:
+		s.Memory = fmt.Sprintf("%s over trees, %d wide, embedding of %d", spec.TreeCell,
+			spec.Hidden, spec.Embed)
 	case task.Answer:
 		s.Memory = fmt.Sprintf("memory network, %d wide, %d hops over %d sentences, %s",
 			spec.Hidden, spec.Hops, spec.MemoryRows, spec.Tying)

@@ -57,6 +57,8 @@ func tasks() map[string]entry {
 			evaluate: evaluateAnswers, examples: examples.Stories},
 		task.Turing: {command: "eval", open: openGenerated, network: turingNetwork,
 			evaluate: evaluateTuring},
+		task.Tree: {command: "classify", open: openTrees, network: treeNetwork,
+			evaluate: evaluateTrees, examples: examples.Trees},
 		task.NGram: {command: "generate", open: openCounted, network: countedNetwork,
 			evaluate: evaluateCounted},
 		task.MLP: {command: "generate", open: openWindows, network: windowNetwork,
@@ -72,6 +74,9 @@ func taskOf(spec *rondov1.JobSpec) (entry, error) {
 	if spec.Task == task.LM && spec.Bidirectional { // it has the network and the lanes of fill
 		e = tasks()[task.Fill]
 		e.command = "generate"
+	}
+	if spec.Task == task.Tree && spec.Tree == balancedTree {
+		e.examples = examples.Labelled
 	}
 	if !known {
 		return e, app.Usage(fmt.Errorf("--task %q is not one of %s", spec.Task,

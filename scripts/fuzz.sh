@@ -1,5 +1,6 @@
 #!/bin/sh
-# Fuzzes the targets of packages for a time each, or without packages those of all.
+# Fuzzes the targets of packages for a time each, or without packages those of all: as many at once
+# as there are processors, each on one.
 #
 #   fuzz.sh TIME [FOLDER...]
 set -eu
@@ -9,7 +10,6 @@ shift
 [ $# -gt 0 ] ||
 	set -- $(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u)
 for folder in "$@"; do
-	for target in $(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$folder"/*_test.go); do
-		go test -vet=off -run '^$' -fuzz "^$target\$" -fuzztime "$time" "./$folder"
-	done
-done
+	sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$folder"/*_test.go | sed "s|^|$folder |"
+done | xargs -P "$(getconf _NPROCESSORS_ONLN)" -n 2 sh -c 'exec go test -vet=off -run "^\$" \
+	-parallel 1 -fuzz "^$3\$" -fuzztime "$1" "./$2"' sh "$time"

@@ -41,6 +41,7 @@ type buckets struct {
 	// begin starts the sum of a range. ended is nil, or receives the time when it is done.
 	begin func(ctx context.Context, first, end int, ended *time.Time) (Pending, error)
 
+	least     int       // size of a bucket but the last; 0: there is one bucket
 	ends      []int     // of the buckets
 	pending   []Pending // sums that have started
 	startedAt []time.Time
@@ -86,7 +87,7 @@ func (b *buckets) cut(least int) {
 	if least == 0 || !b.Overlaps {
 		points = points[len(points)-1:]
 	}
-	b.ends = bucketsOf(points, least)
+	b.least, b.ends = least, bucketsOf(points, least)
 	b.endedAt = make([]time.Time, len(b.ends))
 }
 

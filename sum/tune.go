@@ -107,6 +107,17 @@ func (b *buckets) tune(ctx context.Context) (measured bool, err error) {
 	return true, nil
 }
 
+// Cut implements train.Cutter.
+func (b *buckets) Cut() (least int64) { return int64(b.least) }
+
+// SetCut implements train.Cutter. A size that the job gives goes before it.
+func (b *buckets) SetCut(least int64) {
+	if b.tuning.wanted {
+		b.tuning.wanted = false
+		b.cut(int(least))
+	}
+}
+
 // measure returns the times of a small and a large sum, of numbers in the gradient's wire format.
 // Each sum starts on all ranks at about the same time, because the previous one has just ended.
 func (b *buckets) measure(ctx context.Context) (small, large time.Duration, err error) {

@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"testing"
+
+	"rondo/compute"
 )
 
 // choose takes the cut with the least wait, or one bucket if none is much better.
@@ -46,6 +48,22 @@ func TestBucketsOf(t *testing.T) {
 	} {
 		if got := bucketsOf(points, least); !slices.Equal(got, want) {
 			t.Errorf("at least %d: %v, want %v", least, got, want)
+		}
+	}
+}
+
+// TestSetCut: a ring that takes an earlier one's cut does not measure, and cuts as that one did. A
+// size that the job gives stays.
+func TestSetCut(t *testing.T) {
+	gradient := make([]float32, leastTuned)
+	points := []int{leastTuned / 4, leastTuned / 2, leastTuned}
+	for given, want := range map[int64]int{0: 2, leastTuned / 4 * floatBytes: 3} {
+		b := newBuckets(Config{Overlaps: true, Finishes: points, BucketBytes: given,
+			Gradient: &compute.Mirror{Device: gradient}}, pair{})
+		b.SetCut(leastTuned / 2)
+		if len(b.ends) != want || b.tuning.wanted {
+			t.Errorf("given %d bytes: %d buckets, want %d; measures %t", given, len(b.ends), want,
+				b.tuning.wanted)
 		}
 	}
 }

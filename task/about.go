@@ -24,6 +24,8 @@ func About(name string) (predicts, source string) {
 			"Sukhbaatar et al. (2015)"},
 		Turing: {"the output of an algorithm for a sequence",
 			"Graves et al. (2014)"},
+		Tree: {"a label for a tree and its nodes",
+			"Deep Learning, section 10.6; Tai et al. (2015)"},
 		NGram: {"no network: counts of the text's n-grams",
 			"Chen and Goodman (1998)"},
 		MLP: {"the next token, by a perceptron on those before",

@@ -30,6 +30,8 @@ const (
 	Answer = "answer"
 	// Turing learns algorithms by a neural Turing machine: task/turing.
 	Turing = "turing"
+	// Tree labels the nodes of trees by a recursive network: task/tree.
+	Tree = "tree"
 )
 
 // Segments reports whether a task's lanes read segments of --bptt tokens. The other tasks' lanes
@@ -56,7 +58,7 @@ func Networks() []string {
 // Layered returns the names of the tasks whose networks have layers of a recurrent cell.
 func Layered() []string {
 	return slices.DeleteFunc(Networks(), func(name string) bool {
-		return name == Answer || name == Turing || name == MLP
+		return name == Answer || name == Turing || name == MLP || name == Tree
 	})
 }
 
@@ -86,5 +88,6 @@ func Names() []string {
 		MLP,
 		Answer,
 		Turing,
+		Tree,
 	}
 }

@@ -59,6 +59,14 @@ type Sum interface {
 	Finish(ctx context.Context, out, in [][]float32) error
 }
 
+// Cutter is a Sum that measures its ring in Begin, and then cuts the gradient accordingly. With
+// more than two ranks the cut decides in which order numbers are added. So a job keeps it.
+type Cutter interface {
+	Cut() (least int64) // as it is now
+	// SetCut takes an earlier ring's cut in the place of a measurement.
+	SetCut(least int64)
+}
+
 // Tail is the number of floats behind the gradient in the same sum: see Task.Gradients.
 const Tail = tailSize
 

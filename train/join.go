@@ -47,12 +47,15 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	if err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", t.forgetIfCorrupt(err))
 	}
+	if c, cuts := t.exchange.sum.(Cutter); cuts && t.progress.Cut.Ranks == int64(t.exchange.ranks) {
+		c.SetCut(t.progress.Cut.Least)
+	}
 	if err := t.openSeat(); err != nil {
 		return joined, err
 	}
 	// From here on the ring counts as joined. Once all ranks have said so, none returns to an older
 	// ring's state.
-	t.joined = ring.Generation
+	t.joined, t.split = ring.Generation, agree.Version{}
 	if _, err := agree.Gather(ctx, t.ranks, ring.Generation); err != nil {
 		return joined, fmt.Errorf("joining the ring: %w", err)
 	}

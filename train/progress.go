@@ -31,10 +31,19 @@ type Progress struct {
 	Plateau    optim.Plateau `json:"plateau"`
 	Validation Validation    `json:"validation"`
 
+	// Cut is the last measured one. A ring of as many ranks sums by it, in the same order.
+	Cut Cut `json:"cut,omitzero"`
+
 	Average optim.Average `json:"average,omitzero"`
 
 	// Pending: the work due after the last step is not done. Only a snapshot sets it.
 	Pending bool `json:"pending,omitempty"`
+}
+
+// Cut is how a ring cuts the gradient into pieces that it sums one after the other: see Cutter.
+type Cut struct {
+	Ranks int64 `json:"ranks"`        // of the ring that was measured; 0: none was
+	Least int64 `json:"least_floats"` // of a piece, except the last; 0: all is one piece
 }
 
 // EpochLoss is the mean loss of the current epoch so far; NaN if all its steps were skipped. Its
@@ -81,7 +90,7 @@ func (p *Progress) validate(steps int64) error {
 	}
 	counts := p.Step >= 0 && p.Epoch >= 0 && p.Updates >= 0 && p.Nonfinite >= 0 &&
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
-		p.Plateau.Reductions >= 0
+		p.Plateau.Reductions >= 0 && p.Cut.Ranks >= 0 && p.Cut.Least >= 0
 	sums := p.Updates+p.Nonfinite-p.Random == p.Step && p.NonfiniteRun <= p.Nonfinite &&
 		p.Random >= 0 && p.Random <= p.Nonfinite &&
 		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates &&

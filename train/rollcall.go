@@ -90,8 +90,12 @@ func (c *rollCaller) compareDigests(ctx context.Context) error {
 	return c.forgetIfCorrupt(agree.Alike(ctx, c.ranks, c.progress.Step, c.digest))
 }
 
-// forgetIfCorrupt drops the state if err is a CorruptError.
+// forgetIfCorrupt drops the state if it is not to be trusted.
 func (c *rollCaller) forgetIfCorrupt(err error) error {
+	if _, split := errors.AsType[*agree.SplitError](err); split && c.hasState {
+		c.split = c.version() // ranks that have not got the error learn of it at the next Join
+		c.Forget()
+	}
 	if _, corrupt := errors.AsType[*agree.CorruptError](err); corrupt {
 		c.Forget()
 	}

@@ -154,13 +154,39 @@ func TestSplitRanks(t *testing.T) {
 		if !errors.As(h.err, &split) || split.Step != 2 {
 			t.Errorf("worker %d: %v", worker, h.err)
 		}
-		h.trainer.Forget()
 	}
 	e.workers[1].trainer.cfg.Rehearsal = nil
 	e.rings--
 	e.ring(breakage{}, 0, 1)
 	e.allDone(0, 1)
 	e.matches(0, j.mustRun(t))
+}
+
+// A rank that has not heard of the split, and still has its state, does not give it to the others.
+func TestSplitHeardByOne(t *testing.T) {
+	for deaf := range 2 {
+		j := elasticJob(5)
+		e := newElastic(t, j, 2)
+		for worker, h := range e.workers { // the deaf one is corrupt
+			h.trainer.cfg.Rehearsal = &rehearsed{spoil: func(step int64) Spoil {
+				return Spoil{Flip: step == 1 && worker == deaf}
+			}}
+		}
+		e.ring(breakage{}, 0, 1)
+		for _, h := range e.workers {
+			h.trainer.cfg.Rehearsal = nil
+		}
+		unaware := e.workers[deaf].trainer
+		unaware.hasState, unaware.split = true, agree.Version{}
+		e.ring(breakage{}, 0, 1)
+		for worker, h := range e.workers {
+			if h.err != nil || h.joined.From != agree.FromScratch {
+				t.Errorf("worker %d with %d deaf: %+v, %v", worker, deaf, h.joined, h.err)
+			}
+		}
+		e.allDone(0, 1)
+		e.matches(0, j.mustRun(t))
+	}
 }
 
 // Phases come in order, with the step's number. An error in one ends the run there, with the state

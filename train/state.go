@@ -15,6 +15,7 @@ type version = agree.Version
 // the ring has summed.
 type state struct {
 	hasState   bool
+	split      agree.Version // of the state that was dropped, until the next ring: see Standing
 	progress   Progress
 	pending    bool  // the work due after the last step is not done
 	stopped    bool  // the job ends after the last step, by RequestStop on some rank
@@ -59,10 +60,11 @@ type member struct{ t *Trainer }
 func (m member) Standing() agree.Standing[Progress] {
 	t := m.t
 	if !t.hasState {
-		return agree.Standing[Progress]{}
+		return agree.Standing[Progress]{Split: t.split}
 	}
 	return agree.Standing[Progress]{Has: true, Pending: t.pending, Stopped: t.stopped,
-		Joined: t.joined, Version: t.version(), Digest: t.Digest(), Progress: t.progress}
+		Joined: t.joined, Version: t.version(), Digest: t.Digest(), Progress: t.progress,
+		Split: t.split}
 }
 
 func (m member) StartFresh() error {
@@ -89,6 +91,12 @@ func (m member) Check(of agree.Standing[Progress]) error {
 func (m member) Overwrite(by agree.Version) {
 	m.t.slots.CatchUp(by)
 	m.t.hasState, m.t.touched = false, true
+}
+
+// Drop implements agree.State.
+func (m member) Drop(split agree.Version) {
+	m.t.Forget()
+	m.t.split = split
 }
 
 func (m member) Adopt(from agree.Standing[Progress]) {

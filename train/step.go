@@ -210,6 +210,9 @@ func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error 
 	if measured {
 		t.exchange.lastSum = t.cfg.Now()
 		t.laps.end("measuring the ring")
+		if c, cuts := t.exchange.sum.(Cutter); cuts {
+			t.progress.Cut = Cut{Ranks: int64(t.exchange.ranks), Least: c.Cut()}
+		}
 	}
 	return err
 }

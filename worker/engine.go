@@ -40,7 +40,6 @@ type engine struct {
 
 	seat    atomic.Pointer[seat] // in the current rings
 	scratch bool                 // a checkpoint to start from was searched and there is none
-	split   *agree.SplitError    // why no rank's state is valid any more; nil: it is
 }
 
 // openEngine makes the engine of a worker.
@@ -245,9 +244,9 @@ func (e *engine) restore(
 		return nil, err
 	case err != nil:
 		return nil, &lostStateError{err}
-	case snapshot == nil && e.split != nil:
-		return nil, &lostStateError{errors.New(e.split.Error() + // no rank's state is valid
-			"; there is no checkpoint to go back to")}
+	case snapshot == nil && reason == agree.Untrusted:
+		return nil, &lostStateError{errors.New("no more than half of the workers had the same " +
+			"parameters, so none could be trusted; there is no checkpoint to go back to")}
 	}
 	return snapshot, nil
 }
@@ -347,7 +346,6 @@ func (e *engine) patience() time.Duration { return e.worker.spec.StepTimeout.AsD
 
 // joined records in the audit log that the ring has formed.
 func (e *engine) joined(s *seat, j agree.Joined) error {
-	e.split = nil
 	if e.ledger == nil {
 		return nil
 	}

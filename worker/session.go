@@ -298,9 +298,7 @@ func (s *session) soundRing(ctx context.Context, err error) bool {
 	case errors.As(err, &apart): // the next Join goes by neither
 	case errors.As(err, &unsummed):
 		return s.gpus.giveUp(ctx, unsummed)
-	case errors.As(err, &split):
-		s.engine.trainer.Forget() // no rank can tell a right state from a wrong one
-		s.engine.split = split
+	case errors.As(err, &split): // no rank can tell a right state from a wrong one
 	case errors.As(err, &late):
 		witness := cluster.Rank(0)
 		if late.Rank == 0 {

@@ -52,9 +52,12 @@ type outgoing struct {
 
 func newOutgoing() *outgoing { return &outgoing{buffers: make(mem.BufferSlice, 0, 2)} }
 
-// load prepares the message for SendMsg, which always frees it.
-func (o *outgoing) load(h allreduce.Header, payload []byte) {
+// load prepares the message for SendMsg, which always frees it. A sealed one has a checksum.
+func (o *outgoing) load(h allreduce.Header, payload []byte, sealed bool) {
 	head := framing.AppendHeader(o.scratch[:0], h)
+	if sealed {
+		framing.Seal(head, payload)
+	}
 	body := payload
 	if mem.IsBelowBufferPoolingThreshold(len(body)) {
 		head, body = append(head, body...), nil
@@ -108,7 +111,7 @@ func (in *incoming) open(m *allreduce.Message, from *framing.Reader) error {
 	m.Header, m.Pieces = h, m.Pieces[:0]
 	if in.held != nil {
 		m.Pieces = append(m.Pieces, in.held.Pieces...)
-		return nil
+		return framing.Check(header, m.Pieces)
 	}
 	for _, buffer := range in.buffers {
 		piece := buffer.ReadOnlyData()
@@ -118,7 +121,7 @@ func (in *incoming) open(m *allreduce.Message, from *framing.Reader) error {
 			m.Pieces = append(m.Pieces, piece[skip:])
 		}
 	}
-	return nil
+	return framing.Check(header, m.Pieces)
 }
 
 func (in *incoming) free() {

@@ -32,6 +32,9 @@ func FuzzMessage(f *testing.F) {
 	valid := append(framing.AppendHeader(nil, validHeader()), make([]byte, 12)...)
 	f.Add(valid, uint64(1))
 	f.Add(valid[:40], uint64(2))
+	sealed := bytes.Clone(valid)
+	framing.Seal(sealed[:framing.HeaderBytes], sealed[framing.HeaderBytes:])
+	f.Add(sealed, uint64(5))
 	f.Add([]byte{}, uint64(3))
 	beat := allreduce.Header{Generation: 9, Phase: allreduce.Heartbeat}
 	f.Add(framing.AppendHeader(nil, beat), uint64(4))
@@ -55,7 +58,11 @@ func FuzzMessage(f *testing.F) {
 		if len(payload) != h.Element.Bytes()*h.Length {
 			t.Errorf("{%v} has %d bytes", h, len(payload))
 		}
-		if again := append(framing.AppendHeader(nil, h), payload...); !bytes.Equal(again, b) {
+		again := framing.AppendHeader(nil, h)
+		if b[6] != 0 {
+			framing.Seal(again, payload)
+		}
+		if again = append(again, payload...); !bytes.Equal(again, b) {
 			t.Errorf("{%v} is written\n% x, was\n% x", h, again, b)
 		}
 	})
@@ -74,12 +81,16 @@ func TestOutgoing(t *testing.T) {
 		for round := range 3 {
 			h := validHeader()
 			h.Length = floats
-			o.load(h, allreduce.Bytes(payload))
+			o.load(h, allreduce.Bytes(payload), round == 0)
 			data, err := codec{}.Marshal(o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := append(framing.AppendHeader(nil, h), allreduce.Bytes(payload)...)
+			want := framing.AppendHeader(nil, h)
+			if round == 0 {
+				framing.Seal(want, allreduce.Bytes(payload))
+			}
+			want = append(want, allreduce.Bytes(payload)...)
 			if got := data.Materialize(); !bytes.Equal(got, want) {
 				t.Fatalf("%d floats: the message is not header and payload", floats)
 			}

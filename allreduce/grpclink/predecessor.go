@@ -142,7 +142,8 @@ func (p *predecessor) Beat() {
 	}
 	select {
 	case o := <-p.beat:
-		o.load(allreduce.Header{Generation: p.seat.Generation, Phase: allreduce.Heartbeat}, nil)
+		o.load(allreduce.Header{Generation: p.seat.Generation, Phase: allreduce.Heartbeat}, nil,
+			false)
 		_ = p.stream.SendMsg(o) // the handler sees an ended stream
 	default:
 	}

@@ -20,6 +20,7 @@ import (
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
+	"rondo/allreduce/grpclink/framing"
 	"rondo/allreduce/linktest"
 	"rondo/internal/port"
 	rondov1 "rondo/proto/rondo/v1"
@@ -208,7 +209,7 @@ func TestMetadataRefused(t *testing.T) {
 		change func(metadata.MD)
 		want   string
 	}{
-		{func(md metadata.MD) { md.Set("rondo-format", "1") }, "ring format 1, this worker 2"},
+		{func(md metadata.MD) { md.Set("rondo-format", "1") }, "ring format 1, this worker 3"},
 		{func(md metadata.MD) { md.Delete("rondo-format") }, "rondo-format has 0 values"},
 		{func(md metadata.MD) { md.Append("rondo-world", "3") }, "rondo-world has 2 values"},
 		{func(md metadata.MD) { md.Set("rondo-world", "-1") }, `"-1" is not a number`},
@@ -266,8 +267,8 @@ func rawStream(t *testing.T, address string, md metadata.MD, messages [][]byte) 
 // names the sender and the damage.
 func TestCorruptMessages(t *testing.T) {
 	chunk := func(change func([]byte)) []byte {
-		b := make([]byte, 48+40)
-		copy(b, "RnD\x02\x01")
+		b := make([]byte, framing.HeaderBytes+40)
+		copy(b, "RnD\x03\x01")
 		binary.LittleEndian.PutUint64(b[8:], 1)
 		binary.LittleEndian.PutUint64(b[16:], 1)
 		binary.LittleEndian.PutUint32(b[28:], 10)
@@ -284,7 +285,8 @@ func TestCorruptMessages(t *testing.T) {
 			"20 numbers of fp32 and carries 40 bytes", chunk(func(b []byte) { b[28] = 20 })},
 		{"generation", "generation 2, this ring is", chunk(func(b []byte) { b[8] = 2 })},
 		{"sequence", "sent {collective 3", chunk(func(b []byte) { b[16] = 3 })},
-		{"oversized", "larger than max", make([]byte, 48+allreduce.MaxChunkBytes+1)},
+		{"oversized", "larger than max",
+			make([]byte, framing.HeaderBytes+allreduce.MaxChunkBytes+1)},
 		{"empty", "0 bytes is shorter than its header", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -59,6 +59,18 @@ func (s *socket) kind() string {
 	return s.network
 }
 
+// isCarried reports whether a network carries the connection's bytes as they are: it has no TLS and
+// leaves the host.
+func (s *socket) isCarried() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.plain || s.conn == nil {
+		return false
+	}
+	to, tcp := s.conn.RemoteAddr().(*net.TCPAddr)
+	return tcp && !to.IP.IsLoopback()
+}
+
 // writer returns the connection if it is a framing.Writer, and nil otherwise.
 func (s *socket) writer() *framing.Writer {
 	s.mu.Lock()

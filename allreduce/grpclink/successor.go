@@ -40,6 +40,7 @@ type successor struct {
 	cancel context.CancelFunc // of the stream
 	ended  chan struct{}      // closed when the stream has ended
 
+	sealed  bool       // messages have a checksum
 	sending sync.Mutex // held by Send; only its holder may close the stream for sending
 	free    chan *outgoing
 	flight  atomic.Int32  // messages that gRPC may still read
@@ -102,6 +103,7 @@ func Dial(
 		s.Abort(fmt.Sprintf("rank %d: %v", seat.name(), err))
 		return nil, errors.Join(err, s.Close())
 	}
+	s.sealed = s.under.isCarried()
 	for range outgoingLimit {
 		o := newOutgoing()
 		o.done = func() { s.recycle(o) }
@@ -257,7 +259,7 @@ func (s *successor) Send(h allreduce.Header, payload []byte) error {
 	}
 	select {
 	case o := <-s.free:
-		o.load(h, payload)
+		o.load(h, payload, s.sealed)
 		s.flight.Add(1)
 		if err := s.stream.SendMsg(o); err != nil {
 			s.cancel() // only watch knows the reason

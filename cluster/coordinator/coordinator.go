@@ -263,8 +263,8 @@ func (t *term) keep(plan cluster.Plan) {
 	t.known.add(plan)
 }
 
-// compare reports changes of the members to the state machine. All members that are gone come in
-// one event, so that one ring is formed without them.
+// compare reports changes of the members to the state machine: those that are gone in one event, so
+// that one ring is formed without them, and those that have come in another.
 func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 	tip, err := t.tip(ctx)
 	if err == nil {
@@ -273,10 +273,20 @@ func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 	if err != nil || t.ended {
 		return err
 	}
-	known := t.state.Members()
+	known := make(map[string]cluster.Member, len(t.state.Members()))
+	for _, m := range t.state.Members() {
+		known[m.ID] = m
+	}
+	var joined []cluster.Member
+	for _, m := range now {
+		if known[m.ID] != m {
+			joined = append(joined, m)
+		}
+		delete(known, m.ID)
+	}
 	var gone []string
-	for _, m := range known {
-		if !slices.ContainsFunc(now, func(n cluster.Member) bool { return n.ID == m.ID }) {
+	for _, m := range t.state.Members() {
+		if _, is := known[m.ID]; is {
 			gone = append(gone, m.ID)
 		}
 	}
@@ -285,14 +295,10 @@ func (t *term) compare(ctx context.Context, now []cluster.Member) error {
 			return err
 		}
 	}
-	for _, m := range now {
-		if !slices.Contains(known, m) && !t.ended {
-			if err := t.decide(ctx, cluster.Joined{Member: m}); err != nil {
-				return err
-			}
-		}
+	if len(joined) == 0 || t.ended {
+		return nil
 	}
-	return nil
+	return t.decide(ctx, cluster.Joined{Members: joined})
 }
 
 // decide passes one event to the state machine and performs its actions in order.

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,16 +34,16 @@ const (
 	// s.
 	electionTimeout = 1500 * time.Millisecond
 	sameLines       = 2               // equal lines of etcd's log per minute
-	trustInterval   = 5 * time.Second // between two reads of the authority's file
+	trustInterval   = 5 * time.Second // between two reads of the authority's files
 	openInterval    = time.Second     // between two attempts to let callers in
 )
 
-// errNewTrust ends a server that must restart with another authority.
-var errNewTrust = errors.New("the authority in " + certs.TrustFile + " has changed, and etcd " +
-	"reads it only at its start")
+// errNewTrust ends a server that must restart: with another authority, which etcd reads only at its
+// start, or to end the connections of revoked certificates.
+var errNewTrust = errors.New(certs.TrustFile + " or " + certs.RevokedFile + " has changed")
 
-// trust returns the authorities in the certificate folders; nil if one is incomplete or there is no
-// TLS.
+// trust returns the authorities in the certificate folders, and their lists of revoked
+// certificates; nil if a folder is incomplete or there is no TLS.
 func (m *Member) trust() []byte {
 	if m.certs == nil {
 		return nil
@@ -56,9 +57,15 @@ func (m *Member) trust() []byte {
 		if err != nil {
 			return nil
 		}
-		all = append(all, text...)
+		revoked, _ := os.ReadFile(m.revoked(folder)) // there may be none
+		all = slices.Concat(all, text, revoked)
 	}
 	return all
+}
+
+// revoked returns the file of a folder that lists revoked certificates.
+func (m *Member) revoked(folder string) string {
+	return filepath.Join(m.cfg.TLS, folder, certs.RevokedFile)
 }
 
 // serve runs the server until ctx ends. If the server stops earlier, it returns the reason.
@@ -171,7 +178,7 @@ func (m *Member) config(how verdict) *embed.Config {
 // tlsInfo returns etcd's configuration of a listener with the certificate in a folder.
 func (m *Member) tlsInfo(folder string) transport.TLSInfo {
 	dir := filepath.Join(m.cfg.TLS, folder)
-	return transport.TLSInfo{
+	info := transport.TLSInfo{
 		CertFile:       filepath.Join(dir, certs.CertFile),
 		KeyFile:        filepath.Join(dir, certs.KeyFile),
 		TrustedCAFile:  filepath.Join(dir, certs.TrustFile),
@@ -179,6 +186,10 @@ func (m *Member) tlsInfo(folder string) transport.TLSInfo {
 		// Pods' addresses change and are in no certificate. The authority vouches for callers.
 		SkipClientSANVerify: true,
 	}
+	if _, err := os.Stat(m.revoked(folder)); err == nil { // otherwise etcd serves nobody
+		info.CRLFile = m.revoked(folder)
+	}
+	return info
 }
 
 // etcdLog returns etcd's log. It limits repeated lines, such as that a peer is away, to a few per

@@ -45,7 +45,7 @@ func phaseFromWire(p rondov1.Phase) (cluster.Phase, error) {
 // maxGeneration is the highest generation that is believed. The next ones do not overflow.
 const maxGeneration = 1 << 53
 
-func encodePlan(p cluster.Plan) []byte {
+func planMessage(p cluster.Plan) *rondov1.Plan {
 	message := &rondov1.Plan{
 		Generation: uint64(p.Generation), Phase: phaseToWire(p.Phase), Reason: utf8(p.Reason),
 		Failed: p.Failed, Usage: p.Usage, Limit: int64(p.Limit), Rings: int64(p.Rings),
@@ -64,13 +64,17 @@ func encodePlan(p cluster.Plan) []byte {
 	for _, m := range p.Last {
 		message.Last = append(message.Last, memberMessage(m))
 	}
-	return encode(message)
+	return message
 }
 
-func decodePlan(value []byte) (cluster.Plan, error) {
+// planOf decodes the value of a plan's key. restore puts the plan's rosters back.
+func planOf(value []byte, restore func(*rondov1.Plan) error) (cluster.Plan, error) {
 	var message rondov1.Plan
 	if err := proto.Unmarshal(value, &message); err != nil {
 		return cluster.Plan{}, fmt.Errorf("not a plan: %w", err)
+	}
+	if err := restore(&message); err != nil {
+		return cluster.Plan{}, err
 	}
 	phase, err := phaseFromWire(message.Phase)
 	if err != nil {

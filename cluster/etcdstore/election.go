@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"rondo/cluster"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // errCandidacyEnded: the candidate's own key disappeared while it waited.
@@ -48,7 +49,7 @@ func (s *Store) candidacy(ctx context.Context, self cluster.Leader, ttl time.Dur
 		return nil, err
 	}
 	leading := &leadership{store: s, lease: l, key: s.candidateKey(l),
-		rewound: s.history.next()}
+		rewound: s.history.next(), rosters: make(map[string]bool)}
 	if err := leading.await(ctx, self); err != nil {
 		l.abandon(ctx)
 		return nil, err
@@ -66,6 +67,8 @@ type leadership struct {
 
 	mu           sync.Mutex
 	planRevision int64 // of the plan that was loaded or stored last
+	// rosters has the digests of the rosters under the job's keys; true: all its parts are there.
+	rosters map[string]bool
 }
 
 // await puts the key, and returns when it is the oldest.
@@ -124,19 +127,37 @@ func (l *leadership) Lost() <-chan struct{} { return l.lease.lost }
 func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var plan cluster.Plan
+	var stored, parts []*mvccpb.KeyValue
 	err := l.fenced(ctx, "loading the plan", func(ctx context.Context) error {
 		answer, err := l.store.client.Txn(ctx).If(l.stillLeads()).
-			Then(clientv3.OpGet(l.store.planKey())).Commit()
+			Then(clientv3.OpGet(l.store.planKey()), clientv3.OpGet(l.store.rostersPrefix(),
+				clientv3.WithPrefix(), clientv3.WithKeysOnly())).Commit()
 		if err != nil {
 			return err
 		}
 		if !answer.Succeeded {
 			return cluster.ErrDeposed
 		}
-		plan, l.planRevision, err = l.store.planIn(answer.Responses[0].GetResponseRange().Kvs)
-		return err
+		stored = answer.Responses[0].GetResponseRange().Kvs
+		parts = answer.Responses[1].GetResponseRange().Kvs
+		return nil
 	})
+	if err != nil {
+		return cluster.Plan{}, err
+	}
+	l.rosters = make(map[string]bool)
+	for _, kv := range parts {
+		l.rosters[l.store.rosterOf(kv.Key)] = false
+	}
+	limited, cancel := l.whileValid(ctx)
+	defer cancel()
+	plan, revision, err := l.store.planIn(stored, func(p *rondov1.Plan) error {
+		return l.store.rosters.restore(limited, p)
+	})
+	if err != nil && limited.Err() != nil {
+		return plan, fmt.Errorf("loading the plan: %w", context.Cause(limited))
+	}
+	l.planRevision = revision
 	return plan, err
 }
 
@@ -145,11 +166,17 @@ func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	key, value := l.store.planKey(), encodePlan(p)
+	message := planMessage(p)
+	rosters := takeOut(message)
+	key, value, drops := l.store.planKey(), encode(message), l.drops(rosters)
+	if err := l.putRosters(ctx, rosters); err != nil {
+		return err
+	}
+	put := append([]clientv3.Op{clientv3.OpPut(key, string(value))}, drops...)
 	err := l.fenced(ctx, "storing the plan", func(ctx context.Context) error {
 		unchanged := clientv3.Compare(clientv3.ModRevision(key), "=", l.planRevision)
 		answer, err := l.store.client.Txn(ctx).If(l.stillLeads(), unchanged).
-			Then(clientv3.OpPut(key, string(value))).
+			Then(put...).
 			Else(clientv3.OpGet(l.key), clientv3.OpGet(key)).Commit()
 		if err != nil {
 			return err
@@ -170,9 +197,10 @@ func (l *leadership) PutPlan(ctx context.Context, p cluster.Plan) error {
 		l.planRevision = stored[0].ModRevision
 		return nil
 	})
-	if isTooLarge(err) {
-		return fmt.Errorf("the plan of %d workers has %d bytes, more than etcd takes: use fewer "+
-			"workers, or raise etcd's --max-request-bytes: %w", len(p.Members), len(value), err)
+	if err == nil {
+		for _, dropped := range drops {
+			delete(l.rosters, l.store.rosterOf(dropped.KeyBytes()))
+		}
 	}
 	return err
 }

@@ -5,6 +5,7 @@
 //	members/<id>   the workers, each under its lease
 //	plan           the leader's last decision
 //	claims/        names claimed by processes of this run
+//	rosters/       the lists of a plan with many workers, by digest and part
 //	tip            the furthest state of this run on record
 //
 // It implements the interfaces of package cluster and makes no decision itself. Each write of the
@@ -52,6 +53,9 @@ const (
 	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
 	// wait for revisions that etcd will reach again much later.
 	probeInterval = 5 * time.Second
+	// gatherTime, for each key, is how long a watch waits for more changes after one, so that of
+	// 4,000 members that join not each causes a list of all.
+	gatherTime = 50 * time.Microsecond
 	// releaseTimeout limits the release of a lease. After that it ends by itself.
 	releaseTimeout = 2 * time.Second
 )
@@ -94,6 +98,7 @@ type Store struct {
 	timeout time.Duration
 	log     *slog.Logger
 	history history
+	rosters rosterReader
 }
 
 var (
@@ -117,6 +122,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	s.rosters.store = s
 	s.history = history{log: s.log, rewound: make(chan struct{})}
 	clientLog := cfg.ClientLog
 	if clientLog == nil {
@@ -219,8 +225,8 @@ func (s *Store) untilDone(ctx context.Context, what string,
 }
 
 // follow calls fn with all keys under prefix, and again after each change. Changes in quick
-// succession may cause one call. It returns ctx's error when ctx ends, fn's error, or a permanent
-// error.
+// succession may cause one call; among many keys it waits for them. It returns ctx's error when ctx
+// ends, fn's error, or a permanent error.
 //
 // Each round lists the keys and then waits for the first change after the list's revision, so no
 // change is missed. A watch that breaks for any reason (compaction, a lost leader, a restarted
@@ -239,16 +245,23 @@ func (s *Store) follow(ctx context.Context, prefix string,
 		if err != nil {
 			return err
 		}
-		if err := fn(list.Kvs); err != nil {
+		if err = fn(list.Kvs); err != nil && !errors.Is(err, errRosterGone) {
 			return err
 		}
-		err = s.change(ctx, prefix, list.Header.Revision+1, rewound)
+		if err == nil {
+			err = s.change(ctx, prefix, list.Header.Revision+1, rewound)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err == nil:
 			pause = newBackoff()
-		case permanent(err) && !errors.Is(err, rpctypes.ErrCompacted):
+			more := backoff{time.Duration(len(list.Kvs)) * gatherTime}
+			if !more.wait(ctx) {
+				return ctx.Err()
+			}
+		case permanent(err) && !errors.Is(err, rpctypes.ErrCompacted) &&
+			!errors.Is(err, errRosterGone):
 			return err
 		default:
 			s.log.Warn("etcd: listing again", "error", err)
@@ -325,7 +338,8 @@ func permanent(err error) bool {
 	if errors.Is(err, rpctypes.ErrAuthOldRevision) {
 		return false
 	}
-	for _, final := range []error{cluster.ErrDeposed, errUnreadable, rpctypes.ErrNoSpace} {
+	for _, final := range []error{cluster.ErrDeposed, errUnreadable, errRosterGone,
+		rpctypes.ErrNoSpace} {
 		if errors.Is(err, final) {
 			return true
 		}

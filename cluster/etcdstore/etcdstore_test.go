@@ -25,6 +25,7 @@ import (
 
 	"rondo/cluster"
 	"rondo/cluster/storetest"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // endpoint is the etcd that all tests of this package share. Each test has a job of its own.
@@ -371,24 +372,25 @@ func TestBadValuesNameTheirKey(t *testing.T) {
 }
 
 func FuzzDecodePlan(f *testing.F) {
-	f.Add(encodePlan(cluster.Plan{
+	f.Add(encode(planMessage(cluster.Plan{
 		Generation: 3, Members: []cluster.Member{{ID: "w1", PID: 4}, {ID: "w2", Host: "h"}},
 		LaneEnds: []cluster.Lane{2, 4}, Phase: cluster.Ended, Failed: true, Reason: "why",
-	}))
-	f.Add(encodePlan(cluster.Plan{}))
-	f.Add(encodePlan(cluster.Plan{
+	})))
+	f.Add(encode(planMessage(cluster.Plan{})))
+	f.Add(encode(planMessage(cluster.Plan{
 		Generation: 9, Phase: cluster.Paused, Limit: 4, Rings: 2,
 		Identity: "text", Result: "\x08\xff",
 		Last:    []cluster.Member{{ID: "w1", PID: 4}, {ID: "w2", Host: "h"}},
 		Evicted: []cluster.Eviction{{ID: "w3", Reason: "slow", Remedy: cluster.Wait}},
-	}))
+	})))
 	f.Add([]byte{0x20, 0x09})
+	inline := func(*rondov1.Plan) error { return nil }
 	f.Fuzz(func(t *testing.T, value []byte) {
-		plan, err := decodePlan(value)
+		plan, err := planOf(value, inline)
 		if err != nil {
 			return
 		}
-		again, err := decodePlan(encodePlan(plan))
+		again, err := planOf(encode(planMessage(plan)), inline)
 		if err != nil || !again.Equal(plan) {
 			t.Errorf("%+v becomes %+v, %v", plan, again, err)
 		}

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"rondo/cluster"
+	rondov1 "rondo/proto/rondo/v1"
 )
 
 // keys names the keys of a job.
@@ -67,7 +68,8 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 		absent := clientv3.Compare(clientv3.CreateRevision(s.specKey()), "=", 0)
 		answer, err := s.client.Txn(ctx).If(absent).
 			Then(clientv3.OpPut(s.specKey(), string(spec))).
-			Else(clientv3.OpGet(s.specKey()), clientv3.OpGet(s.planKey())).Commit()
+			Else(clientv3.OpGet(s.specKey()), clientv3.OpGet(s.planKey()),
+				clientv3.OpGet(s.rostersPrefix(), clientv3.WithPrefix())).Commit()
 		if err != nil {
 			return err
 		}
@@ -77,7 +79,8 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 		}
 		specKV := answer.Responses[0].GetResponseRange().Kvs[0]
 		var planRevision int64
-		plan, planRevision, err = s.planIn(answer.Responses[1].GetResponseRange().Kvs)
+		plan, planRevision, err = s.planIn(answer.Responses[1].GetResponseRange().Kvs,
+			s.restoreFrom(answer.Responses[2].GetResponseRange().Kvs))
 		if err != nil {
 			return err
 		}
@@ -90,7 +93,8 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 			clientv3.Compare(clientv3.ModRevision(s.planKey()), "=", planRevision),
 		).Then(
 			clientv3.OpPut(s.specKey(), string(spec)),
-			clientv3.OpPut(s.planKey(), string(encodePlan(plan.Next()))),
+			clientv3.OpPut(s.planKey(), string(encode(planMessage(plan.Next())))),
+			clientv3.OpDelete(s.rostersPrefix(), clientv3.WithPrefix()),
 			clientv3.OpDelete(s.claimsPrefix(), clientv3.WithPrefix()),
 			clientv3.OpDelete(s.tipKey()),
 		).Commit()
@@ -104,11 +108,12 @@ func (s *Store) tryPutRun(ctx context.Context, spec []byte, over func([]byte) bo
 
 // planIn decodes the plan of a read of its key. Without a key it returns the zero Plan and revision
 // 0.
-func (k keys) planIn(kvs []*mvccpb.KeyValue) (cluster.Plan, int64, error) {
+func (k keys) planIn(kvs []*mvccpb.KeyValue, restore func(*rondov1.Plan) error) (
+	cluster.Plan, int64, error) {
 	if len(kvs) == 0 {
 		return cluster.Plan{}, 0, nil
 	}
-	plan, err := decodePlan(kvs[0].Value)
+	plan, err := planOf(kvs[0].Value, restore)
 	if err != nil {
 		return cluster.Plan{}, 0, fmt.Errorf("etcd key %s %w: %w", k.planKey(), errUnreadable, err)
 	}
@@ -183,7 +188,12 @@ func (r registration) Leave(ctx context.Context) error { return r.lease.release(
 func (s *Store) WatchPlan(ctx context.Context, fn func(cluster.Plan) error) error {
 	told := int64(-1)
 	return s.follow(ctx, s.planKey(), func(kvs []*mvccpb.KeyValue) error {
-		plan, revision, err := s.planIn(kvs)
+		if len(kvs) > 0 && kvs[0].ModRevision == told {
+			return nil
+		}
+		plan, revision, err := s.planIn(kvs, func(p *rondov1.Plan) error {
+			return s.rosters.restore(ctx, p)
+		})
 		if err != nil {
 			return err
 		}
@@ -232,7 +242,7 @@ func (k keys) viewOf(kvs []*mvccpb.KeyValue) (view cluster.View, err error) {
 		case key == k.specKey():
 			view.Spec = kv.Value
 		case key == k.planKey():
-			view.Plan, _, err = k.planIn([]*mvccpb.KeyValue{kv})
+			view.Plan, _, err = k.planIn([]*mvccpb.KeyValue{kv}, k.restoreFrom(kvs))
 		case strings.HasPrefix(key, k.membersPrefix()):
 			members = append(members, kv)
 		case strings.HasPrefix(key, k.leaderPrefix()) && kv.CreateRevision < oldest:

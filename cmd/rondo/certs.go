@@ -24,7 +24,8 @@ func certsCommand() *cobra.Command {
 			"than jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
 			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
 			"read changed files again without a restart.\n\n" +
-			"Whoever has a tls.key may do in that job what its role does.",
+			"Whoever has a tls.key may do in that job what its role does. --revoke puts them\n" +
+			"out, within a minute of the copy.",
 	}
 	c.Flags().StringVar(&dir, "dir", "certs", "folder to write; an authority that is there is "+
 		"used, and certificates of jobs that are there are renewed")
@@ -34,6 +35,8 @@ func certsCommand() *cobra.Command {
 		"the folder, or else rondo")
 	c.Flags().StringVar(&order.Namespace, "namespace", "", "namespace of the jobs: "+
 		"processes of another one are refused; empty: that of the folder's jobs, or else default")
+	c.Flags().StringSliceVar(&order.Revoke, "revoke", nil, "certificates (tls.crt) that are not "+
+		"valid any more, e.g. the present one of a job's workers; it is renewed, as all are")
 	app.Require(c, "hosts")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		until, err := certs.Issue(dir, order, time.Now())

@@ -14,12 +14,13 @@ import (
 )
 
 func classifyCommand() *cobra.Command {
-	return labelCommand("Give each line of standard input a label",
+	return labelCommand("Give each line of standard input a label; with --task tree a line is "+
+		"a tree",
 		func(out io.Writer, line label.Line) error {
 			_, err := fmt.Fprintf(out, "%s\t%.4f\t%s\n", line.Labels[0], line.Probabilities[0],
 				line.Text)
 			return err
-		}, task.Classify)
+		}, task.Classify, task.Tree)
 }
 
 func tagCommand() *cobra.Command {

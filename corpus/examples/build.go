@@ -26,6 +26,8 @@ type builder struct {
 	labels       map[string]int32
 	examples     int64
 	longest      int
+	nodes        []Node // of a tree
+	node         Node   // the next token of Trees
 }
 
 func build(ctx context.Context, cfg Config, f formats, to *corpus.TokenBuild) error {
@@ -60,6 +62,14 @@ func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error
 			counters[side] = corpus.NewCounter(scratch)
 			defer counters[side].Close()
 			use[side] = counters[side].Add
+		}
+	}
+	if use0 := use[0]; b.cfg.Kind == Trees {
+		use[0] = func(word []byte) error {
+			if b.node.Children > 0 {
+				return nil
+			}
+			return use0(word)
 		}
 	}
 	err := b.read(ctx, r, use, func(counts [2]int) error {
@@ -136,6 +146,9 @@ func (b *builder) finishLabels() error {
 func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild) error {
 	head := content{Examples: b.examples, Target: b.vocabularies[1]}
 	limit := max(b.longest+1, len(b.labels))
+	if b.cfg.Kind == Trees {
+		limit = max(limit, nodeLimit(b.vocabularies[0].Len(), b.longest))
+	}
 	if b.cfg.Kind.hasTarget() {
 		limit = max(limit, head.Target.Len(), int(b.cfg.Rows))
 	} else {
@@ -168,6 +181,9 @@ func (b *builder) encode(ctx context.Context, r io.Reader, to *corpus.TokenBuild
 			}
 			return w.Put(number)
 		}
+	}
+	if b.cfg.Kind == Trees {
+		use[0] = func([]byte) error { return w.Put(b.node.id(b.vocabularies[0])) }
 	}
 	if b.cfg.Kind.hasTarget() {
 		use[1] = func(token []byte) error {
@@ -241,6 +257,8 @@ func (p *pass) text(text []byte) error {
 			return err
 		}
 		return p.token(0, text)
+	case Trees:
+		return p.tree(text)
 	case Stories:
 		for sentence := range bytes.SplitSeq(text, []byte("\n")) {
 			if err := p.sentence(sentence); err != nil {
@@ -262,6 +280,31 @@ func (p *pass) sentence(text []byte) error {
 		return fmt.Errorf("the sentence %.40q has no word: remove it", text)
 	}
 	return p.token(0, []byte(Stop))
+}
+
+// tree takes the nodes of a tree and their labels.
+func (p *pass) tree(text []byte) (err error) {
+	if p.nodes, err = ParseTree(text, p.nodes[:0]); err != nil {
+		return err
+	}
+	if p.nodes[len(p.nodes)-1].Label == nil {
+		return errors.New("the root has no label: write it behind the first bracket")
+	}
+	if p.cfg.Binary {
+		p.nodes = Binarize(p.nodes)
+	}
+	for _, node := range p.nodes {
+		p.node = node
+		if err := p.token(0, node.Word); err != nil {
+			return err
+		}
+		if node.Label != nil {
+			if err := p.token(1, node.Label); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // row is the number of a row of the table.

@@ -1,6 +1,6 @@
 // Package examples turns files of examples into rows of token ids and deals them to lanes.
 //
-// An example is a text with a label, a row of tokens with a label each, or a pair of texts. Open
+// An example is a text with a label, a row of tokens with a label each, a tree, or two texts. Open
 // reads the file, builds the vocabularies and the list of labels or takes those given, and writes
 // the ids once, to a token file in corpus's cache folder. Only the lengths are held in memory, 8
 // bytes an example. Batches says which example each lane reads in each segment; it is a pure
@@ -47,6 +47,10 @@ const (
 	// line, with a question, a tab and its answer; the number 1 begins another story. Each question
 	// is an example, with the sentences before it. Stop ends each of these and the question.
 	Stories Kind = "stories"
+	// Trees is a tree with labels at its root and perhaps at other nodes, from .txt or .ptb, in the
+	// brackets of the Penn Treebank, one a line: see ParseTree. The tokens are the nodes, each
+	// behind its children: see Node.
+	Trees Kind = "trees"
 )
 
 // Stop is the token that ends a sentence of a story: it must be one of Config.Reserved.
@@ -75,6 +79,7 @@ type Config struct {
 	MaxLength    int   // tokens; a longer text is an error
 	MaxExamples  int64 // only the first ones are read; 0: all
 	Rows         int64 // of the table, for Described
+	Binary       bool  // Trees: see Binarize
 	// Vocabulary and, of Pairs and Described, TargetVocabulary are those of an earlier run. Nil:
 	// built.
 	Vocabulary, TargetVocabulary *corpus.Vocabulary
@@ -93,7 +98,7 @@ func (c Config) validate() error {
 	case c.Kind == Stories && c.Tokenizer.Unit != corpus.Word:
 		return fmt.Errorf("--tokenizer %s: sentences of stories are words: give --tokenizer word",
 			c.Tokenizer.Unit)
-	case c.Kind == Tagged && !asWritten:
+	case (c.Kind == Tagged || c.Kind == Trees) && !asWritten:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
 	case c.MaxLength < 1 || c.MaxLength > MaxLength:
@@ -161,8 +166,9 @@ func Open(ctx context.Context, cfg Config) (*Set, error) {
 		Labels    []string
 		Target    string
 		Rows      int64 `json:",omitempty"`
+		Binary    bool  `json:",omitempty"`
 	}{Kind: cfg.Kind, MaxLength: cfg.MaxLength, Examples: cfg.MaxExamples, Labels: cfg.Labels,
-		Rows: cfg.Rows}
+		Rows: cfg.Rows, Binary: cfg.Binary}
 	if cfg.TargetVocabulary != nil {
 		depends.Target = cfg.TargetVocabulary.Fingerprint()
 	}
@@ -236,8 +242,8 @@ func (s *Set) Len() int64 { return s.count }
 // Length returns the number of tokens of example i's text, at least 1.
 func (s *Set) Length(i int64) int { return int(s.of.lengths[2*s.row(i)]) }
 
-// Targets returns the number of example i's targets: 1 for a label, one per token for tags, and the
-// target text's tokens otherwise.
+// Targets returns the number of example i's targets: 1 for a label, one per token for tags or per
+// node with a label for trees, and the target text's tokens otherwise.
 func (s *Set) Targets(i int64) int { return int(s.of.lengths[2*s.row(i)+1]) }
 
 // Longest returns the largest Length of all examples.
@@ -267,7 +273,7 @@ func (s *Set) Tokens() (sum int64) {
 }
 
 // Read reads example i: Length(i) token ids, and Targets(i) label numbers or ids of the target
-// vocabulary. It does not allocate.
+// vocabulary. Of trees the token ids are for NodeOf. It does not allocate.
 func (s *Set) Read(i int64, tokens, targets []int32) error {
 	if len(tokens) != s.Length(i) || len(targets) != s.Targets(i) {
 		panic(fmt.Sprintf("examples: room for %d tokens and %d targets; example %d has %d and %d",

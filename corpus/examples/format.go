@@ -43,6 +43,7 @@ func formatsOfKind(kind Kind) formats {
 		Pairs:     {".tsv": pairsTSV("source TAB target"), ".txt": pairsTSV("source TAB target")},
 		Described: {".tsv": pairsTSV("row TAB text")},
 		Stories:   {".txt": stories},
+		Trees:     {".txt": trees, ".ptb": trees},
 	}[kind]
 }
 

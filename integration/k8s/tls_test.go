@@ -144,6 +144,7 @@ patches:
   patch: |
     - {op: replace, path: /spec/template/spec/containers/0/resources/requests/cpu, value: 250m}
     - {op: replace, path: /spec/template/spec/containers/0/resources/limits/cpu, value: 250m}
+    - {op: add, path: /spec/template/spec/containers/0/args/-, value: --allow-inject}
 `
 
 // authority signs certificates.

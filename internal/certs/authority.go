@@ -38,6 +38,7 @@ type Authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte // of its certificate, and of others that are trusted too
+	list []byte // of revoked certificates, as in RevokedFile; nil: none
 }
 
 // NewAuthority makes an authority that is valid for a year.
@@ -48,7 +49,8 @@ func NewAuthority(now time.Time) (Pair, error) {
 	}
 	template := &x509.Certificate{Subject: pkix.Name{CommonName: "rondo authority"}, IsCA: true,
 		BasicConstraintsValid: true, MaxPathLenZero: true, NotBefore: now.Add(-skew),
-		NotAfter: now.Add(authorityLife), KeyUsage: x509.KeyUsageCertSign}
+		NotAfter: now.Add(authorityLife),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign}
 	return sign(template, template, key, key)
 }
 
@@ -106,6 +108,26 @@ func (a *Authority) Sign(leaf Leaf, now time.Time) (Pair, error) {
 		}
 	}
 	return sign(template, a.cert, key, a.key)
+}
+
+// revoke adds a certificate to the list of those that are not valid any more.
+func (a *Authority) revoke(cert *x509.Certificate, now time.Time) (err error) {
+	if a.cert.KeyUsage&x509.KeyUsageCRLSign == 0 {
+		return errors.New("its authority may not sign lists of revoked certificates: replace the " +
+			"authority, as SECURITY.md says")
+	}
+	list := &x509.RevocationList{}
+	if a.list != nil {
+		if list, err = x509.ParseRevocationList(a.list); err != nil {
+			return err
+		}
+	}
+	entries := slices.Concat(list.RevokedCertificateEntries,
+		[]x509.RevocationListEntry{{SerialNumber: cert.SerialNumber, RevocationTime: now}})
+	a.list, err = x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+		RevokedCertificateEntries: entries, Number: big.NewInt(int64(len(entries))),
+		ThisUpdate: now, NextUpdate: a.cert.NotAfter}, a.cert, a.key)
+	return err
 }
 
 // LeafOf returns for whom a certificate is.

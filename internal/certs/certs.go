@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,8 @@ const (
 	CertFile  = "tls.crt" // the certificate and its intermediates
 	KeyFile   = "tls.key"
 	TrustFile = "ca.crt"
+	// RevokedFile, if there is one, lists certificates that are not valid any more (RFC 5280, DER).
+	RevokedFile = "ca.crl"
 )
 
 // Name is the name that all certificates of a job's processes are valid for, independent of
@@ -54,10 +57,10 @@ type Identity struct {
 	role Role
 
 	mu      sync.Mutex
-	content [3][]byte
+	content [4][]byte
 	own     *tls.Certificate
 	is      Process
-	trusted *x509.CertPool
+	trusted trust
 	faults  *refusalLog // of new files; nil: no log
 
 	refused atomic.Pointer[error]
@@ -94,28 +97,30 @@ func (i *Identity) path(name string) string { return filepath.Join(i.dir, name) 
 
 // read reads the files again if they have changed.
 func (i *Identity) read() error {
-	var content [3][]byte
-	for n, name := range []string{CertFile, KeyFile, TrustFile} {
+	var content [4][]byte
+	for n, name := range []string{CertFile, KeyFile, TrustFile, RevokedFile} {
 		var err error
-		if content[n], err = os.ReadFile(i.path(name)); err != nil {
+		content[n], err = os.ReadFile(i.path(name))
+		if err != nil && !(name == RevokedFile && errors.Is(err, fs.ErrNotExist)) {
 			return fmt.Errorf("%w (%s needs %s, %s and %s%s)", err, i.dir, CertFile, KeyFile,
 				TrustFile, i.remedy())
 		}
 	}
-	if i.own != nil && bytes.Equal(content[0], i.content[0]) &&
-		bytes.Equal(content[1], i.content[1]) && bytes.Equal(content[2], i.content[2]) {
+	if i.own != nil && slices.EqualFunc(content[:], i.content[:], bytes.Equal) {
 		return nil
 	}
 	own, err := tls.X509KeyPair(content[0], content[1])
 	if err != nil {
 		return fmt.Errorf("%s and %s: %w", i.path(CertFile), i.path(KeyFile), err)
 	}
-	trusted := x509.NewCertPool()
-	if !trusted.AppendCertsFromPEM(content[2]) {
+	trusted := trust{authorities: x509.NewCertPool()}
+	if !trusted.authorities.AppendCertsFromPEM(content[2]) {
 		return fmt.Errorf("%s has no certificate", i.path(TrustFile))
 	}
+	// That this process's own certificate is revoked is no error either: the list counts at once,
+	// and the certificate may be on its way.
 	var invalid x509.CertificateInvalidError
-	err = check(chain(own.Certificate), trusted, x509.ExtKeyUsageAny)
+	err = trusted.check(chain(own.Certificate), x509.ExtKeyUsageAny)
 	if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
 		return fmt.Errorf("%s is not signed by a certificate in %s: %w", i.path(CertFile),
 			TrustFile, err)
@@ -123,6 +128,11 @@ func (i *Identity) read() error {
 	is, err := i.find(own.Certificate)
 	if err != nil {
 		return err
+	}
+	if content[3] != nil {
+		if trusted.revoked, err = parseRevoked(content[3]); err != nil {
+			return fmt.Errorf("%s: %w", i.path(RevokedFile), err)
+		}
 	}
 	i.content, i.own, i.is, i.trusted = content, &own, is, trusted
 	return nil
@@ -169,7 +179,7 @@ func (i *Identity) report(log *slog.Logger) {
 
 // newest returns the folder's current content. While the files are being replaced, and if they are
 // faulty, it returns the last valid content.
-func (i *Identity) newest() (*tls.Certificate, *x509.CertPool) {
+func (i *Identity) newest() (*tls.Certificate, trust) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if err := i.read(); err != nil && i.faults != nil {
@@ -207,6 +217,9 @@ func (i *Identity) Client(serverName string, roles ...Role) *tls.Config {
 	return &tls.Config{
 		VerifyConnection: func(s tls.ConnectionState) error {
 			shown := s.PeerCertificates[0]
+			if err := trusted.checkRevoked(s.PeerCertificates); err != nil {
+				return i.explain(shown, err)
+			}
 			switch named := Processes(shown); {
 			case len(roles) > 0:
 				return i.admit(shown, roles)
@@ -218,7 +231,7 @@ func (i *Identity) Client(serverName string, roles ...Role) *tls.Config {
 		},
 		MinVersion: tls.VersionTLS13,
 		ServerName: serverName,
-		RootCAs:    trusted,
+		RootCAs:    trusted.authorities,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			own, _ := i.newest()
 			return own, nil
@@ -232,7 +245,7 @@ func (i *Identity) verify(s tls.ConnectionState) error {
 	if len(s.PeerCertificates) == 0 {
 		return errors.New("the other end shows no certificate")
 	}
-	err := check(s.PeerCertificates, trusted, x509.ExtKeyUsageClientAuth)
+	err := trusted.check(s.PeerCertificates, x509.ExtKeyUsageClientAuth)
 	return i.explain(s.PeerCertificates[0], err)
 }
 
@@ -251,20 +264,6 @@ func (i *Identity) explain(leaf *x509.Certificate, err error) error {
 			leaf.Subject, leaf.NotBefore.Format(time.RFC3339), leaf.NotAfter.Format(time.RFC3339))
 	}
 	return fmt.Errorf("its certificate (%s): %w", leaf.Subject, err)
-}
-
-// check verifies the first certificate for a use; the others are intermediates.
-func check(certs []*x509.Certificate, trusted *x509.CertPool, use x509.ExtKeyUsage) error {
-	if len(certs) == 0 {
-		return errors.New("no certificate")
-	}
-	between := x509.NewCertPool()
-	for _, c := range certs[1:] {
-		between.AddCert(c)
-	}
-	_, err := certs[0].Verify(x509.VerifyOptions{Roots: trusted, Intermediates: between,
-		KeyUsages: []x509.ExtKeyUsage{use}})
-	return err
 }
 
 // chain parses the certificates that X509KeyPair has accepted, and skips others.

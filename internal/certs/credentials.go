@@ -87,7 +87,7 @@ func (t *refusalLog) warn(what string, err error, key, from string) {
 func (s *server) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := s.TransportCredentials.ServerHandshake(conn)
 	if err == nil {
-		return s.identity.watched(secured, info, x509.ExtKeyUsageClientAuth), info, nil
+		return s.identity.watched(secured, info, x509.ExtKeyUsageClientAuth, nil), info, nil
 	}
 	host, _, splitErr := net.SplitHostPort(conn.RemoteAddr().String())
 	if splitErr != nil {
@@ -117,11 +117,15 @@ type client struct {
 func (c *client) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (
 	net.Conn, credentials.AuthInfo, error) {
 	peer := conn.RemoteAddr().String()
-	present := credentials.NewTLS(c.identity.Client(c.serverName, c.roles...))
-	secured, info, err := present.ClientHandshake(ctx, authority, conn)
+	config := c.identity.Client(c.serverName, c.roles...)
+	own, _ := c.identity.newest()
+	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		return own, nil
+	}
+	secured, info, err := credentials.NewTLS(config).ClientHandshake(ctx, authority, conn)
 	if err == nil {
 		c.identity.refused.Store(nil)
-		secured = c.identity.watched(secured, info, x509.ExtKeyUsageServerAuth)
+		secured = c.identity.watched(secured, info, x509.ExtKeyUsageServerAuth, own.Leaf)
 		return &unverifiedConn{Conn: secured, peer: peer, client: c}, info, nil
 	}
 	var plain tls.RecordHeaderError
@@ -148,23 +152,31 @@ func (c *client) Clone() credentials.TransportCredentials {
 		serverName: c.serverName, roles: c.roles, refusals: c.refusals}
 }
 
-// verifyInterval is the least time between two checks of a connection's certificate.
-const verifyInterval = 20 * time.Second
+const (
+	// verifyInterval is the least time between two checks of a connection's certificates.
+	verifyInterval = 20 * time.Second
+	// renewBefore is longer than the time between two checks, with the half minute in which
+	// nothing may come over a connection.
+	renewBefore = time.Minute
+)
 
-// watchedConn is a connection that ends when the other end's certificate is no longer valid.
+// watchedConn is a connection that ends when the other end's certificate is no longer valid. A
+// client's ends a little before its own certificate does, if there is a new one, which the next
+// connection shows: etcd's answer to a call under one that has expired is final.
 type watchedConn struct {
 	net.Conn
 	identity *Identity
 	shown    []*x509.Certificate
 	use      x509.ExtKeyUsage
+	own      *x509.Certificate         // nil: of a server
 	checked  atomic.Pointer[time.Time] // the last check
 }
 
 func (i *Identity) watched(
-	conn net.Conn, info credentials.AuthInfo, use x509.ExtKeyUsage,
+	conn net.Conn, info credentials.AuthInfo, use x509.ExtKeyUsage, own *x509.Certificate,
 ) net.Conn {
 	shown := info.(credentials.TLSInfo).State.PeerCertificates
-	w := &watchedConn{Conn: conn, identity: i, shown: shown, use: use}
+	w := &watchedConn{Conn: conn, identity: i, shown: shown, use: use, own: own}
 	now := time.Now()
 	w.checked.Store(&now)
 	return w
@@ -178,9 +190,13 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	}
 	checked := now // so that a Read without a check allocates nothing
 	w.checked.Store(&checked)
-	_, trusted := w.identity.newest()
-	if err := check(w.shown, trusted, w.use); err != nil {
+	own, trusted := w.identity.newest()
+	if err := trusted.check(w.shown, w.use); err != nil {
 		return 0, errors.Join(w.identity.explain(w.shown[0], err), w.Close())
+	}
+	if w.own != nil && w.own.NotAfter.Sub(now) < renewBefore &&
+		w.own.NotAfter.Before(own.Leaf.NotAfter) {
+		return 0, errors.Join(errors.New("this process has a new certificate"), w.Close())
 	}
 	return n, nil
 }

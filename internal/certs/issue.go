@@ -29,6 +29,7 @@ type Order struct {
 	Hosts     []string // names and IP addresses of etcd's members
 	Namespace string   // of the jobs, in URIs; empty: that of the tree's jobs, or else "default"
 	Jobs      []string // empty: those of the tree, or else "rondo"
+	Revoke    []string // files of certificates by the tree's authorities; see RevokedFile
 }
 
 // Issue writes a tree of folders, of the kind that Load and LoadEtcd read: jobs/JOB/ROLE for the
@@ -48,8 +49,16 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if err != nil {
 		return until, err
 	}
+	peers := filepath.Join(tree, PeerFolder)
+	byPeers, err := openAuthority(peers, now)
+	if err != nil {
+		return until, err
+	}
 	processes, err := order.processes(tree)
 	if err != nil {
+		return until, err
+	}
+	if err := order.revoke(now, map[string]*Authority{tree: by, peers: byPeers}); err != nil {
 		return until, err
 	}
 	until = by.until(now)
@@ -64,14 +73,41 @@ func Issue(tree string, order Order, now time.Time) (until time.Time, err error)
 	if err != nil {
 		return until, err
 	}
-	peers := filepath.Join(tree, PeerFolder)
-	if by, err = openAuthority(peers, now); err != nil {
-		return until, err
-	}
-	if sooner := by.until(now); sooner.Before(until) {
+	if sooner := byPeers.until(now); sooner.Before(until) {
 		until = sooner
 	}
-	return until, by.issue(peers, Leaf{Common: "etcd peer", Hosts: hosts}, now)
+	return until, byPeers.issue(peers, Leaf{Common: "etcd peer", Hosts: hosts}, now)
+}
+
+// revoke adds each certificate to the list in the folder of its authority.
+func (o Order) revoke(now time.Time, by map[string]*Authority) error {
+	for _, file := range o.Revoke {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		cert, err := parse(text)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		known := false
+		for folder, a := range by {
+			if cert.CheckSignatureFrom(a.cert) != nil {
+				continue
+			}
+			known = true
+			if err = a.revoke(cert, now); err == nil {
+				err = writeFile(filepath.Join(folder, RevokedFile), a.list)
+			}
+			if err != nil {
+				return fmt.Errorf("%s cannot be revoked: %w", file, err)
+			}
+		}
+		if !known {
+			return fmt.Errorf("%s is by no authority of --dir, so nobody there trusts it", file)
+		}
+	}
+	return nil
 }
 
 // processes returns the processes that get certificates: those of the order and of the tree, all in
@@ -140,7 +176,7 @@ func namespaceOf(tree, job string) (string, error) {
 	return "", nil
 }
 
-// issue writes a new certificate to a folder, with its key and the authority.
+// issue writes a new certificate to a folder, with its key, the authority and its list.
 func (a *Authority) issue(dir string, leaf Leaf, now time.Time) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -152,7 +188,10 @@ func (a *Authority) issue(dir string, leaf Leaf, now time.Time) error {
 	if err := writeFile(filepath.Join(dir, TrustFile), a.pem); err != nil {
 		return err
 	}
-	return pair.write(dir, CertFile, KeyFile)
+	if err := pair.write(dir, CertFile, KeyFile); err != nil || a.list == nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, RevokedFile), a.list)
 }
 
 // openAuthority returns the folder's authority, and makes one if there is none.
@@ -180,6 +219,10 @@ func openAuthority(dir string, now time.Time) (*Authority, error) {
 	a, err := ParseAuthority(Pair{Cert: text, Key: private}, now)
 	if err != nil {
 		return nil, fmt.Errorf("%s and %s: %w", certFile, keyFile, err)
+	}
+	a.list, err = os.ReadFile(filepath.Join(dir, RevokedFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
 	}
 	return a, nil
 }

@@ -70,7 +70,8 @@ func processRooms() []room {
 			"internal/app job/jobspec model proto/rondo/v1 sum task task/ahead task/answer " +
 			"task/classify task/count task/describe task/example task/fill task/hmm " +
 			"task/label task/lines task/lm task/memory task/mlp task/ngram task/regress " +
-			"task/reservoir task/tag task/translate task/turing telemetry train train/optim",
+			"task/reservoir task/tag task/translate task/tree task/turing telemetry train " +
+			"train/optim",
 			tests: "compute/cuda/emulator compute/devicetest local telemetry worker",
 			never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
@@ -210,6 +211,9 @@ func taskRooms() []room {
 			tests: "task/tasktest", never: network + " " + storage},
 		{path: "task/answer", imports: "compute corpus corpus/examples model task/count " +
 			"task/example task/lines task/memory train", tests: "task/tasktest",
+			never: network + " " + storage},
+		{path: "task/tree", imports: "compute corpus corpus/examples model task/ahead " +
+			"task/example task/label task/lines train", tests: "compute/cpu",
 			never: network + " " + storage},
 		{path: "task/turing", imports: "compute corpus model task/count task/memory train",
 			tests: "task/tasktest", never: network + " " + storage},

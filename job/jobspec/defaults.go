@@ -86,7 +86,7 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 			spec.Embed = spec.Hidden
 		}
 	}
-	if spec.Task == task.MLP && !given["embed"] {
+	if (spec.Task == task.MLP || spec.Task == task.Tree) && !given["embed"] {
 		spec.Embed = spec.Hidden
 	}
 	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {

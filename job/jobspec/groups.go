@@ -33,7 +33,7 @@ func flagGroups() []flagGroup {
 			"decoder-context", "vector-as", "ends", "attention", "feedback", "target",
 			"spectral-radius", "leak", "input-scale", "ridge", "washout", "order", "smoothing",
 			"memory-rows", "memory-width", "heads", "shift", "controller", "hops", "tying",
-			"position-encoding", "temporal-encoding", "hard-attention",
+			"position-encoding", "temporal-encoding", "hard-attention", "tree", "tree-cell",
 			"states", "pseudo-count",
 			"dropout-input", "dropout-locked", "dropout-output", "dropout-words", "weight-drop",
 			"activation-l2", "temporal-l2", "layer-norm", "skip-connections", "deep-input",

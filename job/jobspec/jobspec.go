@@ -95,6 +95,8 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram, task.HMM, task.MLP}
+	case "tree", "tree_cell":
+		return []string{task.Tree}
 	case "hops", "tying", "position_encoding", "temporal_encoding", "hard_attention":
 		return []string{task.Answer}
 	case "memory_width", "heads", "shift", "controller":
@@ -112,14 +114,15 @@ func tasksOf(field protoreflect.Name) []string {
 	case "tokenizer", "normalize", "min_frequency":
 		return append(tasksOf("embed"), task.NGram, task.HMM, task.Answer)
 	case "embed":
-		return append(tasksOf("dropout_input"), task.MLP)
+		return append(tasksOf("dropout_input"), task.MLP, task.Tree)
 	case "dropout_input", "label_smoothing":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate,
 			task.Describe}
 	case "bidirectional", "hidden_backward":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Translate}
 	case "max_length", "max_examples":
-		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer}
+		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer,
+			task.Tree}
 	case "sequences":
 		return []string{task.Regress}
 	case "skip_through_time":
@@ -142,8 +145,10 @@ func networksOf(field protoreflect.Name) []string {
 	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
 		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()
-	case "layers", "init":
+	case "layers":
 		return append(task.Layered(), task.MLP)
+	case "init":
+		return append(task.Layered(), task.MLP, task.Tree)
 	case "average", "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
 		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
 		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
@@ -449,17 +454,17 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		lasts.DecoderContext, lasts.Attention = spec.DecoderContext, spec.Attention
 		lasts.Feedback, lasts.VectorAs, lasts.Ends = spec.Feedback, spec.VectorAs, spec.Ends
 	}
-	if spec.Eos != "none" { // older jobs lack it
-		lasts.Eos = spec.Eos
-	}
 	keepTokenizer(lasts, spec)
-	if spec.Average != "none" { // likewise
+	if spec.Average != "none" { // older jobs lack it
 		lasts.Average = spec.Average
 	}
 	if spec.Task == task.Answer {
 		lasts.MemoryRows, lasts.Hops, lasts.Tying = spec.MemoryRows, spec.Hops, spec.Tying
 		lasts.PositionEncoding = spec.PositionEncoding
 		lasts.TemporalEncoding, lasts.HardAttention = spec.TemporalEncoding, spec.HardAttention
+	}
+	if spec.Task == task.Tree {
+		lasts.Tree, lasts.TreeCell = spec.Tree, spec.TreeCell
 	}
 	switch spec.Cell {
 	case compute.Leaky.String():

@@ -43,6 +43,9 @@ func validateTokenizer(spec *rondov1.JobSpec) error {
 // keepTokenizer adds what of the tokenizer must not change within a job. The place of a file may:
 // the data's fingerprint has its content.
 func keepTokenizer(lasts, spec *rondov1.JobSpec) {
+	if spec.Eos != "none" { // older jobs lack it
+		lasts.Eos = spec.Eos
+	}
 	if spec.Tokenizer == "bpe" {
 		lasts.VocabularySize = spec.VocabularySize
 	} else if TokenizerFile(spec) != "" {

@@ -12,6 +12,7 @@ type Line struct {
 	Text   string   `json:"text"`
 	Tokens []string `json:"tokens,omitempty"` // where they are not the words of the text
 	Labels []string `json:"labels"`
+	Tree   string   `json:"tree,omitempty"` // with all labels: see examples.ParseTree
 	// Probabilities are the labels'; nil: unknown.
 	Probabilities []float32 `json:"probabilities,omitempty"`
 }

@@ -15,6 +15,8 @@ type State[P any] interface {
 	Overwrite(by Version)
 	// Check returns an error if no rank of this job can be there.
 	Check(Standing[P]) error
+	// Drop drops this rank's state: it is of a version on which the ranks did not agree.
+	Drop(split Version)
 	// Adopt makes the standing this rank's. The tensors are those of the rank that it is from.
 	Adopt(from Standing[P])
 	// Lanes returns the lanes' states after the last step that this rank knows.
@@ -77,14 +79,17 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 	if err != nil {
 		return err
 	}
-	record := all[0].Record
+	record, why := all[0].Record, NoState
+	if j.drop(all) {
+		why = Untrusted
+	}
 	if err := j.hold(all, record); err != nil {
 		return err
 	}
 	donor := elect(all)
 	switch {
 	case donor < 0:
-		if all, err = j.restore(ctx, NoState, anyStep); err != nil {
+		if all, err = j.restore(ctx, why, anyStep); err != nil {
 			return err
 		}
 		if !all[0].Found {
@@ -133,6 +138,27 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 		}
 	}
 	return j.Shards.Deal(ctx)
+}
+
+// drop takes the states from which some rank has seen the ranks differ for none, also on ranks that
+// left the ring before they saw it. It reports whether there are any.
+func (j *Join[P]) drop(all []Standing[P]) (split bool) {
+	for _, by := range slices.Clone(all) {
+		if by.Split == (Version{}) {
+			continue
+		}
+		split = true
+		for rank, s := range all {
+			if !s.Has || s.Version != by.Split {
+				continue
+			}
+			all[rank] = Standing[P]{Split: by.Split}
+			if rank == j.Ranks.Rank {
+				j.State.Drop(by.Split)
+			}
+		}
+	}
+	return split
 }
 
 // hold compares the ranks' parameters with those on record.

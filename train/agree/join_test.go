@@ -73,6 +73,8 @@ func (r *rank) Check(s Standing[int64]) error {
 	return nil
 }
 
+func (r *rank) Drop(split Version) { r.standing = Standing[int64]{Split: split} }
+
 func (r *rank) Overwrite(Version) { r.standing.Has = false }
 func (r *rank) Lanes() *Entry     { return r.states.At(r.standing.Version) }
 

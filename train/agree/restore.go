@@ -14,6 +14,7 @@ const (
 	NoState   Reason = iota // no rank has a state
 	LostLanes               // no rank knows the state of some lanes, or of some shards
 	Behind                  // others have gone further, or may have
+	Untrusted               // the ranks' states differed, and none can be trusted
 )
 
 // lookSigns is after how long the ranks meet again while rank 0 looks for a snapshot.

@@ -10,7 +10,7 @@ type Version struct{ Step, Ring int64 }
 // Standing describes a rank's state when a ring begins. P is the job's progress, a value of fixed
 // size. The ranks copy it from the one whose state they go on from.
 type Standing[P any] struct {
-	Has     bool // this rank has a state; if not, the rest is zero
+	Has     bool // this rank has a state; if not, the rest is zero but Split
 	Found   bool // the state is that of the snapshot that rank 0 looked for
 	Looking bool // rank 0 still looks for a snapshot; the rest is zero
 	Pending bool // work that is due after the step was broken off
@@ -21,6 +21,10 @@ type Standing[P any] struct {
 	Digest   uint64 // of the parameters
 	Record   Record // from rank 0 alone
 	Progress P
+
+	// Split: no more than half of the ranks agreed on the state of this version, so this rank has
+	// dropped its own. The zero Version: there was no such split. It may be set without a state.
+	Split Version
 }
 
 // Record is what the job's store has of the furthest state that a ring has completed. The zero
@@ -43,7 +47,7 @@ func (r Record) beyond(v Version) bool {
 // check returns an error for an impossible standing.
 func (s Standing[P]) check() error {
 	if v := s.Version; v.Step < 0 || v.Ring < 0 || s.Joined < 0 || s.Record.Step < 0 ||
-		s.Record.Ring < 0 {
+		s.Record.Ring < 0 || s.Split.Step < 0 || s.Split.Ring < 0 {
 		return fmt.Errorf("that it has step %d of ring %d, and joined ring %d", v.Step, v.Ring,
 			s.Joined)
 	}

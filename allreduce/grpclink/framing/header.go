@@ -15,19 +15,22 @@ import (
 //	0  magic "RnD" and the format's version, 2
 //	4  phase (1 reduce-scatter, 2 all-gather, 3 carry, 4 heartbeat)
 //	5  element of the payload (0 float32, 1 bfloat16, 2 float16)
-//	6  reserved, 0 (2 bytes)
+//	6  flags (1: the message has a checksum)
+//	7  reserved, 0
 //	8  generation
 //	16 sequence
 //	24 step (4 bytes)
 //	28 length (4 bytes)
 //	32 offset
 //	40 total
+//	48 checksum (4 bytes), or 0: see Seal
 //
-// A heartbeat has zeros from sequence on. Heartbeats also travel from the receiver to the sender.
-const HeaderBytes = 48
+// A heartbeat has zeros from sequence to total. Heartbeats also travel from the receiver to the
+// sender.
+const HeaderBytes = checksumAt + checksumBytes
 
 // Version is the version of the handshake and the header.
-const Version = 2
+const Version = 3
 
 // AppendHeader appends the wire form of h. The ring keeps h's numbers in range.
 func AppendHeader(dst []byte, h allreduce.Header) []byte {
@@ -37,7 +40,8 @@ func AppendHeader(dst []byte, h allreduce.Header) []byte {
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Step))
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(h.Length))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Offset))
-	return binary.LittleEndian.AppendUint64(dst, uint64(h.Total))
+	dst = binary.LittleEndian.AppendUint64(dst, uint64(h.Total))
+	return append(dst, 0, 0, 0, 0)
 }
 
 // ParseHeader reads the header of a message of size bytes in all. It refuses headers that no sender
@@ -59,8 +63,13 @@ func ParseHeader(b []byte, size int) (allreduce.Header, error) {
 		return h, fmt.Errorf("a message has %v, not 1 to 4", phase)
 	}
 	element := allreduce.Element(b[5])
-	if element > allreduce.Float16 || b[6] != 0 || b[7] != 0 {
-		return h, fmt.Errorf("a message has %v and flags %#x, not 0 to 2 and 0", element, b[6:8])
+	if element > allreduce.Float16 || b[flagsAt] > flagChecksum || b[7] != 0 {
+		return h, fmt.Errorf("a message has %v and flags %#x, not 0 to 2 and at most %d", element,
+			b[flagsAt:8], flagChecksum)
+	}
+	if b[flagsAt] == 0 && !zero(b[checksumAt:HeaderBytes]) {
+		return h, fmt.Errorf("a message has the checksum %x, and says that it has none",
+			b[checksumAt:HeaderBytes])
 	}
 	step := binary.LittleEndian.Uint32(b[24:])
 	length := binary.LittleEndian.Uint32(b[28:])
@@ -68,7 +77,7 @@ func ParseHeader(b []byte, size int) (allreduce.Header, error) {
 	total := binary.LittleEndian.Uint64(b[40:])
 	payload := size - HeaderBytes
 	if phase == allreduce.Heartbeat {
-		if payload != 0 || element != allreduce.Float32 || !zero(b[16:HeaderBytes]) {
+		if payload != 0 || element != allreduce.Float32 || !zero(b[16:checksumAt]) {
 			return h, fmt.Errorf("a heartbeat of %d bytes says more than that its sender is alive",
 				size)
 		}

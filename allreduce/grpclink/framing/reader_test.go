@@ -171,7 +171,7 @@ func said() []byte {
 		framed(3, chunkOf(30_000, 700, 2)), beat(3),
 		framed(3, chunkOf(31_000, 4_083, 3)), framed(3, chunkOf(40_000, 250_000, 4)), ping,
 		split(3, chunkOf(2_000, 5_000, 5), 3), ping, split(3, beat(3)[9:], 52), beat(3),
-		split(3, chunkOf(3_000, 5_000, 6), 53), split(3, chunkOf(4_000, 20, 7), 20),
+		split(3, chunkOf(3_000, 5_000, 6), headBytes), split(3, chunkOf(4_000, 20, 7), 20),
 		split(3, chunkOf(4_000, 20, 7), 60),
 	}, nil)
 }
@@ -302,7 +302,7 @@ func TestReaderClaims(t *testing.T) {
 	}
 	for _, message := range [][]byte{first, second} {
 		a := i.Claim(of(message))
-		if a == nil || !bytes.Equal(bytes.Join(a.Pieces, nil), message[53:]) {
+		if a == nil || !bytes.Equal(bytes.Join(a.Pieces, nil), message[PrefixBytes+HeaderBytes:]) {
 			t.Fatal("not the held payload")
 		}
 		if i.Claim(of(message)) != nil {

@@ -251,22 +251,26 @@ func (x *Member) GetProcess() string {
 
 // Plan is the coordinator's decision, stored under /rondo/<job>/plan.
 type Plan struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Generation    uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`                    // grows with each new ring
-	Members       []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`                           // in ring order: the index is the rank
-	LaneEnds      []int64                `protobuf:"varint,3,rep,packed,name=lane_ends,json=laneEnds,proto3" json:"lane_ends,omitempty"` // rank r holds lanes [lane_ends[r-1], lane_ends[r])
-	Phase         Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
-	Reason        string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`      // for this plan, for people
-	Failed        bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`     // with PHASE_ENDED: the job failed, and reason says why
-	Usage         bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`       // with failed: the job's input is wrong, not the run
-	Limit         int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`       // most workers in the ring, set by `rondo scale`; 0: the spec's
-	Rings         int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`       // rings formed in this run of the job
-	Evicted       []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
-	Identity      string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
-	Last          []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
-	Result        []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
-	Resume        uint64                 `protobuf:"varint,15,opt,name=resume,proto3" json:"resume,omitempty"`    // rings from this generation on may be forgotten; 0: none
-	Nonce         string                 `protobuf:"bytes,14,opt,name=nonce,proto3" json:"nonce,omitempty"`       // random; neighbours in the generation's rings prove that they know it
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`                    // grows with each new ring
+	Members    []*Member              `protobuf:"bytes,2,rep,name=members,proto3" json:"members,omitempty"`                           // in ring order: the index is the rank
+	LaneEnds   []int64                `protobuf:"varint,3,rep,packed,name=lane_ends,json=laneEnds,proto3" json:"lane_ends,omitempty"` // rank r holds lanes [lane_ends[r-1], lane_ends[r])
+	Phase      Phase                  `protobuf:"varint,4,opt,name=phase,proto3,enum=rondo.v1.Phase" json:"phase,omitempty"`
+	Reason     string                 `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`      // for this plan, for people
+	Failed     bool                   `protobuf:"varint,6,opt,name=failed,proto3" json:"failed,omitempty"`     // with PHASE_ENDED: the job failed, and reason says why
+	Usage      bool                   `protobuf:"varint,7,opt,name=usage,proto3" json:"usage,omitempty"`       // with failed: the job's input is wrong, not the run
+	Limit      int64                  `protobuf:"varint,8,opt,name=limit,proto3" json:"limit,omitempty"`       // most workers in the ring, set by `rondo scale`; 0: the spec's
+	Rings      int64                  `protobuf:"varint,9,opt,name=rings,proto3" json:"rings,omitempty"`       // rings formed in this run of the job
+	Evicted    []*Eviction            `protobuf:"bytes,10,rep,name=evicted,proto3" json:"evicted,omitempty"`   // registered workers that get no rank
+	Identity   string                 `protobuf:"bytes,11,opt,name=identity,proto3" json:"identity,omitempty"` // of this run's workers, set with the first ring
+	Last       []*Member              `protobuf:"bytes,12,rep,name=last,proto3" json:"last,omitempty"`         // while paused: the last ring's members, which may have the state
+	Result     []byte                 `protobuf:"bytes,13,opt,name=result,proto3" json:"result,omitempty"`     // with PHASE_ENDED: the DoneEvent of the lowest rank that sent one
+	Resume     uint64                 `protobuf:"varint,15,opt,name=resume,proto3" json:"resume,omitempty"`    // rings from this generation on may be forgotten; 0: none
+	Nonce      string                 `protobuf:"bytes,14,opt,name=nonce,proto3" json:"nonce,omitempty"`       // random; neighbours in the generation's rings prove that they know it
+	// The places of members, evicted and last in a plan that would be too large with them.
+	MembersIn     *RosterPlace `protobuf:"bytes,16,opt,name=members_in,json=membersIn,proto3" json:"members_in,omitempty"`
+	EvictedIn     *RosterPlace `protobuf:"bytes,17,opt,name=evicted_in,json=evictedIn,proto3" json:"evicted_in,omitempty"`
+	LastIn        *RosterPlace `protobuf:"bytes,18,opt,name=last_in,json=lastIn,proto3" json:"last_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -406,6 +410,142 @@ func (x *Plan) GetNonce() string {
 	return ""
 }
 
+func (x *Plan) GetMembersIn() *RosterPlace {
+	if x != nil {
+		return x.MembersIn
+	}
+	return nil
+}
+
+func (x *Plan) GetEvictedIn() *RosterPlace {
+	if x != nil {
+		return x.EvictedIn
+	}
+	return nil
+}
+
+func (x *Plan) GetLastIn() *RosterPlace {
+	if x != nil {
+		return x.LastIn
+	}
+	return nil
+}
+
+// Roster is a part of a plan with many workers. It is stored compressed (RFC 1951), in parts of 256 KiB
+// under /rondo/<job>/rosters/<digest>/<number from 0>.
+type Roster struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Members       []*Member              `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	Evicted       []*Eviction            `protobuf:"bytes,2,rep,name=evicted,proto3" json:"evicted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Roster) Reset() {
+	*x = Roster{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Roster) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Roster) ProtoMessage() {}
+
+func (x *Roster) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Roster.ProtoReflect.Descriptor instead.
+func (*Roster) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Roster) GetMembers() []*Member {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *Roster) GetEvicted() []*Eviction {
+	if x != nil {
+		return x.Evicted
+	}
+	return nil
+}
+
+// RosterPlace says where a roster is.
+type RosterPlace struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        []byte                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`  // SHA-256 of the parts, one after the other
+	Stored        int64                  `protobuf:"varint,2,opt,name=stored,proto3" json:"stored,omitempty"` // bytes of the parts
+	Length        int64                  `protobuf:"varint,3,opt,name=length,proto3" json:"length,omitempty"` // bytes of the message
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RosterPlace) Reset() {
+	*x = RosterPlace{}
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RosterPlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RosterPlace) ProtoMessage() {}
+
+func (x *RosterPlace) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RosterPlace.ProtoReflect.Descriptor instead.
+func (*RosterPlace) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RosterPlace) GetDigest() []byte {
+	if x != nil {
+		return x.Digest
+	}
+	return nil
+}
+
+func (x *RosterPlace) GetStored() int64 {
+	if x != nil {
+		return x.Stored
+	}
+	return 0
+}
+
+func (x *RosterPlace) GetLength() int64 {
+	if x != nil {
+		return x.Length
+	}
+	return 0
+}
+
 // Tip is the furthest state of the job on record, stored under /rondo/<job>/tip by rank 0.
 type Tip struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -422,7 +562,7 @@ type Tip struct {
 
 func (x *Tip) Reset() {
 	*x = Tip{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +574,7 @@ func (x *Tip) String() string {
 func (*Tip) ProtoMessage() {}
 
 func (x *Tip) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[2]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +587,7 @@ func (x *Tip) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tip.ProtoReflect.Descriptor instead.
 func (*Tip) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{2}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Tip) GetRun() int64 {
@@ -511,7 +651,7 @@ type Eviction struct {
 
 func (x *Eviction) Reset() {
 	*x = Eviction{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -523,7 +663,7 @@ func (x *Eviction) String() string {
 func (*Eviction) ProtoMessage() {}
 
 func (x *Eviction) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[3]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -536,7 +676,7 @@ func (x *Eviction) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Eviction.ProtoReflect.Descriptor instead.
 func (*Eviction) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{3}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Eviction) GetId() string {
@@ -571,7 +711,7 @@ type Leader struct {
 
 func (x *Leader) Reset() {
 	*x = Leader{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -583,7 +723,7 @@ func (x *Leader) String() string {
 func (*Leader) ProtoMessage() {}
 
 func (x *Leader) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[4]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -596,7 +736,7 @@ func (x *Leader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Leader.ProtoReflect.Descriptor instead.
 func (*Leader) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{4}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Leader) GetId() string {
@@ -627,7 +767,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -639,7 +779,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[5]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -652,7 +792,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{5}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Record) GetSource() string {
@@ -693,7 +833,7 @@ type Receipt struct {
 
 func (x *Receipt) Reset() {
 	*x = Receipt{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +845,7 @@ func (x *Receipt) String() string {
 func (*Receipt) ProtoMessage() {}
 
 func (x *Receipt) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[6]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +858,7 @@ func (x *Receipt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Receipt.ProtoReflect.Descriptor instead.
 func (*Receipt) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{6}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Receipt) GetSequence() uint64 {
@@ -736,7 +876,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -748,7 +888,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[7]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -761,7 +901,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{7}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
 }
 
 type StopRequest struct {
@@ -773,7 +913,7 @@ type StopRequest struct {
 
 func (x *StopRequest) Reset() {
 	*x = StopRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +925,7 @@ func (x *StopRequest) String() string {
 func (*StopRequest) ProtoMessage() {}
 
 func (x *StopRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[8]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +938,7 @@ func (x *StopRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopRequest.ProtoReflect.Descriptor instead.
 func (*StopRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{8}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StopRequest) GetReason() string {
@@ -816,7 +956,7 @@ type StopResponse struct {
 
 func (x *StopResponse) Reset() {
 	*x = StopResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -828,7 +968,7 @@ func (x *StopResponse) String() string {
 func (*StopResponse) ProtoMessage() {}
 
 func (x *StopResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[9]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -841,7 +981,7 @@ func (x *StopResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopResponse.ProtoReflect.Descriptor instead.
 func (*StopResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{9}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
 }
 
 type ScaleRequest struct {
@@ -853,7 +993,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1005,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[10]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1018,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{10}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ScaleRequest) GetWorkers() int64 {
@@ -896,7 +1036,7 @@ type ScaleResponse struct {
 
 func (x *ScaleResponse) Reset() {
 	*x = ScaleResponse{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -908,7 +1048,7 @@ func (x *ScaleResponse) String() string {
 func (*ScaleResponse) ProtoMessage() {}
 
 func (x *ScaleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[11]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -921,7 +1061,7 @@ func (x *ScaleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleResponse.ProtoReflect.Descriptor instead.
 func (*ScaleResponse) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{11}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
 }
 
 // Event is one event of a worker or coordinator.
@@ -948,7 +1088,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +1100,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[12]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +1113,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{12}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Event) GetKind() isEvent_Kind {
@@ -1182,7 +1322,7 @@ type WorkerEvent struct {
 
 func (x *WorkerEvent) Reset() {
 	*x = WorkerEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1334,7 @@ func (x *WorkerEvent) String() string {
 func (*WorkerEvent) ProtoMessage() {}
 
 func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[13]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1347,7 @@ func (x *WorkerEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerEvent.ProtoReflect.Descriptor instead.
 func (*WorkerEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{13}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WorkerEvent) GetRank() int64 {
@@ -1265,7 +1405,7 @@ type GenerationEvent struct {
 
 func (x *GenerationEvent) Reset() {
 	*x = GenerationEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1277,7 +1417,7 @@ func (x *GenerationEvent) String() string {
 func (*GenerationEvent) ProtoMessage() {}
 
 func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[14]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1290,7 +1430,7 @@ func (x *GenerationEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GenerationEvent.ProtoReflect.Descriptor instead.
 func (*GenerationEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{14}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GenerationEvent) GetGeneration() uint64 {
@@ -1347,7 +1487,7 @@ type StepEvent struct {
 
 func (x *StepEvent) Reset() {
 	*x = StepEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1359,7 +1499,7 @@ func (x *StepEvent) String() string {
 func (*StepEvent) ProtoMessage() {}
 
 func (x *StepEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[15]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1372,7 +1512,7 @@ func (x *StepEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepEvent.ProtoReflect.Descriptor instead.
 func (*StepEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{15}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StepEvent) GetStep() int64 {
@@ -1498,7 +1638,7 @@ type CheckpointEvent struct {
 
 func (x *CheckpointEvent) Reset() {
 	*x = CheckpointEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1510,7 +1650,7 @@ func (x *CheckpointEvent) String() string {
 func (*CheckpointEvent) ProtoMessage() {}
 
 func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[16]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1523,7 +1663,7 @@ func (x *CheckpointEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointEvent.ProtoReflect.Descriptor instead.
 func (*CheckpointEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{16}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CheckpointEvent) GetStep() int64 {
@@ -1551,7 +1691,7 @@ type SampleEvent struct {
 
 func (x *SampleEvent) Reset() {
 	*x = SampleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1703,7 @@ func (x *SampleEvent) String() string {
 func (*SampleEvent) ProtoMessage() {}
 
 func (x *SampleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[17]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1716,7 @@ func (x *SampleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SampleEvent.ProtoReflect.Descriptor instead.
 func (*SampleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{17}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SampleEvent) GetStep() int64 {
@@ -1607,7 +1747,7 @@ type EvalEvent struct {
 
 func (x *EvalEvent) Reset() {
 	*x = EvalEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1619,7 +1759,7 @@ func (x *EvalEvent) String() string {
 func (*EvalEvent) ProtoMessage() {}
 
 func (x *EvalEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[18]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1632,7 +1772,7 @@ func (x *EvalEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvalEvent.ProtoReflect.Descriptor instead.
 func (*EvalEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{18}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *EvalEvent) GetStep() int64 {
@@ -1681,7 +1821,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1833,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[19]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1846,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{19}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Metric) GetName() string {
@@ -1746,7 +1886,7 @@ type DoneEvent struct {
 
 func (x *DoneEvent) Reset() {
 	*x = DoneEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +1898,7 @@ func (x *DoneEvent) String() string {
 func (*DoneEvent) ProtoMessage() {}
 
 func (x *DoneEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[20]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +1911,7 @@ func (x *DoneEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DoneEvent.ProtoReflect.Descriptor instead.
 func (*DoneEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{20}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DoneEvent) GetStep() int64 {
@@ -1876,7 +2016,7 @@ type NoticeEvent struct {
 
 func (x *NoticeEvent) Reset() {
 	*x = NoticeEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2028,7 @@ func (x *NoticeEvent) String() string {
 func (*NoticeEvent) ProtoMessage() {}
 
 func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[21]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2041,7 @@ func (x *NoticeEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NoticeEvent.ProtoReflect.Descriptor instead.
 func (*NoticeEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{21}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NoticeEvent) GetId() string {
@@ -1933,7 +2073,7 @@ type FailureEvent struct {
 
 func (x *FailureEvent) Reset() {
 	*x = FailureEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2085,7 @@ func (x *FailureEvent) String() string {
 func (*FailureEvent) ProtoMessage() {}
 
 func (x *FailureEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[22]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2098,7 @@ func (x *FailureEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FailureEvent.ProtoReflect.Descriptor instead.
 func (*FailureEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{22}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *FailureEvent) GetId() string {
@@ -2019,7 +2159,7 @@ type SuspectEvent struct {
 
 func (x *SuspectEvent) Reset() {
 	*x = SuspectEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2171,7 @@ func (x *SuspectEvent) String() string {
 func (*SuspectEvent) ProtoMessage() {}
 
 func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[23]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2184,7 @@ func (x *SuspectEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspectEvent.ProtoReflect.Descriptor instead.
 func (*SuspectEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{23}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SuspectEvent) GetId() string {
@@ -2101,7 +2241,7 @@ type LeavingEvent struct {
 
 func (x *LeavingEvent) Reset() {
 	*x = LeavingEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2113,7 +2253,7 @@ func (x *LeavingEvent) String() string {
 func (*LeavingEvent) ProtoMessage() {}
 
 func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[24]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2126,7 +2266,7 @@ func (x *LeavingEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeavingEvent.ProtoReflect.Descriptor instead.
 func (*LeavingEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{24}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LeavingEvent) GetId() string {
@@ -2153,7 +2293,7 @@ type ScaleEvent struct {
 
 func (x *ScaleEvent) Reset() {
 	*x = ScaleEvent{}
-	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2305,7 @@ func (x *ScaleEvent) String() string {
 func (*ScaleEvent) ProtoMessage() {}
 
 func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_rondo_v1_cluster_proto_msgTypes[25]
+	mi := &file_rondo_v1_cluster_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2318,7 @@ func (x *ScaleEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleEvent.ProtoReflect.Descriptor instead.
 func (*ScaleEvent) Descriptor() ([]byte, []int) {
-	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{25}
+	return file_rondo_v1_cluster_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScaleEvent) GetWorkers() int64 {
@@ -2204,7 +2344,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04seen\x18\b \x01(\x04R\x04seen\x12\x16\n" +
 	"\x06served\x18\t \x01(\x04R\x06served\x12\x18\n" +
 	"\aprocess\x18\n" +
-	" \x01(\tR\aprocess\"\xbe\x03\n" +
+	" \x01(\tR\aprocess\"\xda\x04\n" +
 	"\x04Plan\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x01 \x01(\x04R\n" +
@@ -2223,7 +2363,19 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04last\x18\f \x03(\v2\x10.rondo.v1.MemberR\x04last\x12\x16\n" +
 	"\x06result\x18\r \x01(\fR\x06result\x12\x16\n" +
 	"\x06resume\x18\x0f \x01(\x04R\x06resume\x12\x14\n" +
-	"\x05nonce\x18\x0e \x01(\tR\x05nonce\"\xa7\x01\n" +
+	"\x05nonce\x18\x0e \x01(\tR\x05nonce\x124\n" +
+	"\n" +
+	"members_in\x18\x10 \x01(\v2\x15.rondo.v1.RosterPlaceR\tmembersIn\x124\n" +
+	"\n" +
+	"evicted_in\x18\x11 \x01(\v2\x15.rondo.v1.RosterPlaceR\tevictedIn\x12.\n" +
+	"\alast_in\x18\x12 \x01(\v2\x15.rondo.v1.RosterPlaceR\x06lastIn\"b\n" +
+	"\x06Roster\x12*\n" +
+	"\amembers\x18\x01 \x03(\v2\x10.rondo.v1.MemberR\amembers\x12,\n" +
+	"\aevicted\x18\x02 \x03(\v2\x12.rondo.v1.EvictionR\aevicted\"U\n" +
+	"\vRosterPlace\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\fR\x06digest\x12\x16\n" +
+	"\x06stored\x18\x02 \x01(\x03R\x06stored\x12\x16\n" +
+	"\x06length\x18\x03 \x01(\x03R\x06length\"\xa7\x01\n" +
 	"\x03Tip\x12\x10\n" +
 	"\x03run\x18\x01 \x01(\x03R\x03run\x12\x1e\n" +
 	"\n" +
@@ -2408,71 +2560,78 @@ func file_rondo_v1_cluster_proto_rawDescGZIP() []byte {
 }
 
 var file_rondo_v1_cluster_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_rondo_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_rondo_v1_cluster_proto_goTypes = []any{
 	(Remedy)(0),             // 0: rondo.v1.Remedy
 	(Phase)(0),              // 1: rondo.v1.Phase
 	(*Member)(nil),          // 2: rondo.v1.Member
 	(*Plan)(nil),            // 3: rondo.v1.Plan
-	(*Tip)(nil),             // 4: rondo.v1.Tip
-	(*Eviction)(nil),        // 5: rondo.v1.Eviction
-	(*Leader)(nil),          // 6: rondo.v1.Leader
-	(*Record)(nil),          // 7: rondo.v1.Record
-	(*Receipt)(nil),         // 8: rondo.v1.Receipt
-	(*WatchRequest)(nil),    // 9: rondo.v1.WatchRequest
-	(*StopRequest)(nil),     // 10: rondo.v1.StopRequest
-	(*StopResponse)(nil),    // 11: rondo.v1.StopResponse
-	(*ScaleRequest)(nil),    // 12: rondo.v1.ScaleRequest
-	(*ScaleResponse)(nil),   // 13: rondo.v1.ScaleResponse
-	(*Event)(nil),           // 14: rondo.v1.Event
-	(*WorkerEvent)(nil),     // 15: rondo.v1.WorkerEvent
-	(*GenerationEvent)(nil), // 16: rondo.v1.GenerationEvent
-	(*StepEvent)(nil),       // 17: rondo.v1.StepEvent
-	(*CheckpointEvent)(nil), // 18: rondo.v1.CheckpointEvent
-	(*SampleEvent)(nil),     // 19: rondo.v1.SampleEvent
-	(*EvalEvent)(nil),       // 20: rondo.v1.EvalEvent
-	(*Metric)(nil),          // 21: rondo.v1.Metric
-	(*DoneEvent)(nil),       // 22: rondo.v1.DoneEvent
-	(*NoticeEvent)(nil),     // 23: rondo.v1.NoticeEvent
-	(*FailureEvent)(nil),    // 24: rondo.v1.FailureEvent
-	(*SuspectEvent)(nil),    // 25: rondo.v1.SuspectEvent
-	(*LeavingEvent)(nil),    // 26: rondo.v1.LeavingEvent
-	(*ScaleEvent)(nil),      // 27: rondo.v1.ScaleEvent
+	(*Roster)(nil),          // 4: rondo.v1.Roster
+	(*RosterPlace)(nil),     // 5: rondo.v1.RosterPlace
+	(*Tip)(nil),             // 6: rondo.v1.Tip
+	(*Eviction)(nil),        // 7: rondo.v1.Eviction
+	(*Leader)(nil),          // 8: rondo.v1.Leader
+	(*Record)(nil),          // 9: rondo.v1.Record
+	(*Receipt)(nil),         // 10: rondo.v1.Receipt
+	(*WatchRequest)(nil),    // 11: rondo.v1.WatchRequest
+	(*StopRequest)(nil),     // 12: rondo.v1.StopRequest
+	(*StopResponse)(nil),    // 13: rondo.v1.StopResponse
+	(*ScaleRequest)(nil),    // 14: rondo.v1.ScaleRequest
+	(*ScaleResponse)(nil),   // 15: rondo.v1.ScaleResponse
+	(*Event)(nil),           // 16: rondo.v1.Event
+	(*WorkerEvent)(nil),     // 17: rondo.v1.WorkerEvent
+	(*GenerationEvent)(nil), // 18: rondo.v1.GenerationEvent
+	(*StepEvent)(nil),       // 19: rondo.v1.StepEvent
+	(*CheckpointEvent)(nil), // 20: rondo.v1.CheckpointEvent
+	(*SampleEvent)(nil),     // 21: rondo.v1.SampleEvent
+	(*EvalEvent)(nil),       // 22: rondo.v1.EvalEvent
+	(*Metric)(nil),          // 23: rondo.v1.Metric
+	(*DoneEvent)(nil),       // 24: rondo.v1.DoneEvent
+	(*NoticeEvent)(nil),     // 25: rondo.v1.NoticeEvent
+	(*FailureEvent)(nil),    // 26: rondo.v1.FailureEvent
+	(*SuspectEvent)(nil),    // 27: rondo.v1.SuspectEvent
+	(*LeavingEvent)(nil),    // 28: rondo.v1.LeavingEvent
+	(*ScaleEvent)(nil),      // 29: rondo.v1.ScaleEvent
 }
 var file_rondo_v1_cluster_proto_depIdxs = []int32{
 	2,  // 0: rondo.v1.Plan.members:type_name -> rondo.v1.Member
 	1,  // 1: rondo.v1.Plan.phase:type_name -> rondo.v1.Phase
-	5,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
+	7,  // 2: rondo.v1.Plan.evicted:type_name -> rondo.v1.Eviction
 	2,  // 3: rondo.v1.Plan.last:type_name -> rondo.v1.Member
-	0,  // 4: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
-	14, // 5: rondo.v1.Record.event:type_name -> rondo.v1.Event
-	15, // 6: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
-	16, // 7: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
-	17, // 8: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
-	18, // 9: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
-	19, // 10: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
-	20, // 11: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
-	22, // 12: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
-	23, // 13: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
-	24, // 14: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
-	25, // 15: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
-	26, // 16: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
-	27, // 17: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
-	21, // 18: rondo.v1.EvalEvent.metrics:type_name -> rondo.v1.Metric
-	21, // 19: rondo.v1.DoneEvent.metrics:type_name -> rondo.v1.Metric
-	7,  // 20: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
-	9,  // 21: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
-	10, // 22: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
-	12, // 23: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
-	8,  // 24: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
-	7,  // 25: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
-	11, // 26: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
-	13, // 27: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
-	24, // [24:28] is the sub-list for method output_type
-	20, // [20:24] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	5,  // 4: rondo.v1.Plan.members_in:type_name -> rondo.v1.RosterPlace
+	5,  // 5: rondo.v1.Plan.evicted_in:type_name -> rondo.v1.RosterPlace
+	5,  // 6: rondo.v1.Plan.last_in:type_name -> rondo.v1.RosterPlace
+	2,  // 7: rondo.v1.Roster.members:type_name -> rondo.v1.Member
+	7,  // 8: rondo.v1.Roster.evicted:type_name -> rondo.v1.Eviction
+	0,  // 9: rondo.v1.Eviction.remedy:type_name -> rondo.v1.Remedy
+	16, // 10: rondo.v1.Record.event:type_name -> rondo.v1.Event
+	17, // 11: rondo.v1.Event.worker:type_name -> rondo.v1.WorkerEvent
+	18, // 12: rondo.v1.Event.generation:type_name -> rondo.v1.GenerationEvent
+	19, // 13: rondo.v1.Event.step:type_name -> rondo.v1.StepEvent
+	20, // 14: rondo.v1.Event.checkpoint:type_name -> rondo.v1.CheckpointEvent
+	21, // 15: rondo.v1.Event.sample:type_name -> rondo.v1.SampleEvent
+	22, // 16: rondo.v1.Event.eval:type_name -> rondo.v1.EvalEvent
+	24, // 17: rondo.v1.Event.done:type_name -> rondo.v1.DoneEvent
+	25, // 18: rondo.v1.Event.notice:type_name -> rondo.v1.NoticeEvent
+	26, // 19: rondo.v1.Event.failure:type_name -> rondo.v1.FailureEvent
+	27, // 20: rondo.v1.Event.suspect:type_name -> rondo.v1.SuspectEvent
+	28, // 21: rondo.v1.Event.leaving:type_name -> rondo.v1.LeavingEvent
+	29, // 22: rondo.v1.Event.scale:type_name -> rondo.v1.ScaleEvent
+	23, // 23: rondo.v1.EvalEvent.metrics:type_name -> rondo.v1.Metric
+	23, // 24: rondo.v1.DoneEvent.metrics:type_name -> rondo.v1.Metric
+	9,  // 25: rondo.v1.Coordinator.Report:input_type -> rondo.v1.Record
+	11, // 26: rondo.v1.Coordinator.Watch:input_type -> rondo.v1.WatchRequest
+	12, // 27: rondo.v1.Coordinator.Stop:input_type -> rondo.v1.StopRequest
+	14, // 28: rondo.v1.Coordinator.Scale:input_type -> rondo.v1.ScaleRequest
+	10, // 29: rondo.v1.Coordinator.Report:output_type -> rondo.v1.Receipt
+	9,  // 30: rondo.v1.Coordinator.Watch:output_type -> rondo.v1.Record
+	13, // 31: rondo.v1.Coordinator.Stop:output_type -> rondo.v1.StopResponse
+	15, // 32: rondo.v1.Coordinator.Scale:output_type -> rondo.v1.ScaleResponse
+	29, // [29:33] is the sub-list for method output_type
+	25, // [25:29] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_cluster_proto_init() }
@@ -2480,7 +2639,7 @@ func file_rondo_v1_cluster_proto_init() {
 	if File_rondo_v1_cluster_proto != nil {
 		return
 	}
-	file_rondo_v1_cluster_proto_msgTypes[12].OneofWrappers = []any{
+	file_rondo_v1_cluster_proto_msgTypes[14].OneofWrappers = []any{
 		(*Event_Worker)(nil),
 		(*Event_Generation)(nil),
 		(*Event_Step)(nil),
@@ -2500,7 +2659,7 @@ func file_rondo_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_cluster_proto_rawDesc), len(file_rondo_v1_cluster_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

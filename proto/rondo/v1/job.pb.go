@@ -190,6 +190,8 @@ type JobSpec struct {
 	Tying                string  `protobuf:"bytes,306,opt,name=tying,proto3" json:"tying,omitempty"`
 	HardAttention        int64   `protobuf:"varint,370,opt,name=hard_attention,json=hardAttention,proto3" json:"hard_attention,omitempty"`
 	PositionEncoding     bool    `protobuf:"varint,307,opt,name=position_encoding,json=positionEncoding,proto3" json:"position_encoding,omitempty"`
+	Tree                 string  `protobuf:"bytes,360,opt,name=tree,proto3" json:"tree,omitempty"`
+	TreeCell             string  `protobuf:"bytes,361,opt,name=tree_cell,json=treeCell,proto3" json:"tree_cell,omitempty"`
 	TemporalEncoding     bool    `protobuf:"varint,308,opt,name=temporal_encoding,json=temporalEncoding,proto3" json:"temporal_encoding,omitempty"`
 	Blanks               float64 `protobuf:"fixed64,210,opt,name=blanks,proto3" json:"blanks,omitempty"`
 	IKnow                bool    `protobuf:"varint,211,opt,name=i_know,json=iKnow,proto3" json:"i_know,omitempty"`
@@ -778,6 +780,20 @@ func (x *JobSpec) GetPositionEncoding() bool {
 		return x.PositionEncoding
 	}
 	return false
+}
+
+func (x *JobSpec) GetTree() string {
+	if x != nil {
+		return x.Tree
+	}
+	return ""
+}
+
+func (x *JobSpec) GetTreeCell() string {
+	if x != nil {
+		return x.TreeCell
+	}
+	return ""
 }
 
 func (x *JobSpec) GetTemporalEncoding() bool {
@@ -1384,17 +1400,17 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"̹\x01\n" +
+	"\x04_max\"\xae\xbe\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
-	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\xc4\x04\n" +
-	"\x04task\x18\x02 \x01(\tB\xaf\x04\xaa\xbb\x18\xaa\x04\n" +
-	"\xa3\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine\x12\x02lmR\x04task\x12\xa3\x05\n" +
+	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
+	"\x04task\x18\x02 \x01(\tB\xed\x04\xaa\xbb\x18\xe8\x04\n" +
+	"\xe1\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine; tree: labels of a tree and its nodes, by a recursive network\x12\x02lmR\x04task\x12\x81\x06\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\x8a\x05\xaa\xbb\x18\x85\x05\n" +
-	"\xf1\x04training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xe7\x02\n" +
-	"\ttokenizer\x18\v \x01(\tB\xc8\x02\xaa\xbb\x18\xc3\x02\n" +
-	"\xb8\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, ngram, hmm and mlp); classify, tag, translate and describe: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
+	" \x01(\tB\xe8\x05\xaa\xbb\x18\xe3\x05\n" +
+	"\xcf\x05training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; tree: .txt or .ptb with a tree in brackets in each line, or with --tree balanced as classify; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xd3\x02\n" +
+	"\ttokenizer\x18\v \x01(\tB\xb4\x02\xaa\xbb\x18\xaf\x02\n" +
+	"\xa4\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, ngram, hmm and mlp); tasks of examples: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
 	"\x0fvocabulary_size\x18\x90\x03 \x01(\x03Bt\xaa\xbb\x18p\n" +
 	"Vtokens that --tokenizer bpe learns, the 256 bytes among them; a short text gives fewer\x12\x048192!\x00\x00\x00\x00\x00\x10p@)\x00\x00\x00\x00\x00\x00PAR\x0evocabularySize\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
@@ -1413,10 +1429,10 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"*evaluation data, tokenised like the corpusR\n" +
 	"evalCorpus\x12\xd7\x01\n" +
 	"\x13validation_fraction\x18\x10 \x01(\x01B\xa5\x01\xaa\xbb\x18\xa0\x01\n" +
-	"\x84\x01share of the corpus that is kept for evaluation: its end for lm, other tasks draw examples; with --eval-corpus 0, unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12o\n" +
+	"\x84\x01share of the corpus that is kept for evaluation: its end for lm, other tasks draw examples; with --eval-corpus 0, unless it is given\x12\x030.1!\x00\x00\x00\x00\x00\x00\x00\x00)\xcd\xcc\xcc\xcc\xcc\xcc\xec?0\x01R\x12validationFraction\x12}\n" +
 	"\n" +
-	"max_length\x18\x11 \x01(\x03BP\xaa\xbb\x18L\n" +
-	"3most tokens of an example; a longer one is an error\x12\x03512!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\tmaxLength\x12c\n" +
+	"max_length\x18\x11 \x01(\x03B^\xaa\xbb\x18Z\n" +
+	"Amost tokens of an example (tree: nodes); a longer one is an error\x12\x03512!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\tmaxLength\x12c\n" +
 	"\fmax_examples\x18\x12 \x01(\x03B@\xaa\xbb\x18<\n" +
 	".use the first N examples of the corpus; 0: all\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vmaxExamples\x12.\n" +
 	"\x04cell\x18\x14 \x01(\tB\x1a\xaa\xbb\x18\x16\n" +
@@ -1424,9 +1440,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x06hidden\x18\x15 \x01(\x03Bo\xaa\xbb\x18k\n" +
 	"Rhidden units per layer; turing: of the controller; answer: width of the embeddings\x12\x03256!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00\xf0@R\x06hidden\x12W\n" +
 	"\x06layers\x18\x16 \x01(\x03B?\xaa\xbb\x18;\n" +
-	"\"recurrent layers; mlp: tanh layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x87\x01\n" +
-	"\x05embed\x18\x17 \x01(\x03Bq\xaa\xbb\x18m\n" +
-	"Vwidth of the token embedding; 0: one-hot input (translate, describe and mlp: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
+	"\"recurrent layers; mlp: tanh layers\x12\x012!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@0\x01R\x06layers\x12\x8d\x01\n" +
+	"\x05embed\x18\x17 \x01(\x03Bw\xaa\xbb\x18s\n" +
+	"\\width of the token embedding; 0: one-hot input (translate, describe, mlp and tree: --hidden)\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00\xf0@R\x05embed\x12~\n" +
 	"\adropout\x18\x18 \x01(\x01Bd\xaa\xbb\x18`\n" +
 	"Eprobability of dropping an element of each layer's output in training\x12\x030.4!\x00\x00\x00\x00\x00\x00\x00\x00)\xaeG\xe1z\x14\xae\xef?0\x01R\adropout\x12\x8c\x01\n" +
 	"\rdropout_input\x18\x1c \x01(\x01Bg\xaa\xbb\x18c\n" +
@@ -1533,7 +1549,11 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x0ehard_attention\x18\xf2\x02 \x01(\x03B\xc6\x01\xaa\xbb\x18\xc1\x01\n" +
 	"\xa9\x01answer: each hop reads one sentence, drawn by its weight, not the mean of all; trained by REINFORCE from this many ways to read a story, for example 8; 0: soft attention\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\rhardAttention\x12j\n" +
 	"\x11position_encoding\x18\xb3\x02 \x01(\bB<\xaa\xbb\x188\n" +
-	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12l\n" +
+	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12\xaf\x01\n" +
+	"\x04tree\x18\xe8\x02 \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
+	"ttree: whose tree it is: brackets: the corpus has it; balanced: the halves of a text's words, their halves, and so on\x12\bbrackets\x1a\bbrackets\x1a\bbalancedR\x04tree\x12\x91\x02\n" +
+	"\ttree_cell\x18\xe9\x02 \x01(\tB\xf2\x01\xaa\xbb\x18\xed\x01\n" +
+	"\xc9\x01tree: how a node is computed from its children: lstm: TreeLSTM of two children; child-sum: TreeLSTM of their sum; rnn: one tanh layer of two children; bag: the mean of the embeddings, whatever the tree\x12\x04lstm\x1a\x04lstm\x1a\tchild-sum\x1a\x03rnn\x1a\x03bagR\btreeCell\x12l\n" +
 	"\x11temporal_encoding\x18\xb4\x02 \x01(\bB>\xaa\xbb\x18:\n" +
 	"2answer: let the network know how old a sentence is\x12\x04trueR\x10temporalEncoding\x12\xa3\x01\n" +
 	"\x06blanks\x18\xd2\x01 \x01(\x01B\x89\x01\xaa\xbb\x18\x84\x01\n" +
