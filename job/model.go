@@ -226,19 +226,22 @@ func matches(ctx context.Context, c *checkpoint.Checkpoint, network Network) err
 
 // SavedDigest reads a checkpoint's parameters and returns their train.Digest. Each tensor begins at
 // a multiple of model.Alignment; zeros are between them.
-func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) {
+func SavedDigest(
+	ctx context.Context, c *checkpoint.Checkpoint,
+) (digest uint64, file string, err error) {
 	var progress train.Progress
 	if err := json.Unmarshal(c.Training, &progress); err != nil {
-		return 0, &checkpoint.DamageError{File: "manifest.json", Path: c.Path,
+		return 0, "", &checkpoint.DamageError{File: "manifest.json", Path: c.Path,
 			Problem: fmt.Sprintf("has no training progress: %v", err)}
 	}
-	file, prefix := ModelFile, ""
+	file = ModelFile
+	var prefix string
 	if progress.Average.Count > 0 { // the model's file has the average
 		file, prefix = OptimizerFile, optim.TrainingWeights+"."
 	}
 	tensors, err := c.ReadAll(ctx, file)
 	if err != nil {
-		return 0, err
+		return 0, file, err
 	}
 	var params []float32
 	for _, t := range tensors {
@@ -248,7 +251,7 @@ func SavedDigest(ctx context.Context, c *checkpoint.Checkpoint) (uint64, error) 
 		params = append(params, t.Data...)
 		params = append(params, make([]float32, -len(params)&(model.Alignment-1))...)
 	}
-	return train.Digest(params, progress.Commits), nil
+	return train.Digest(params, progress.Commits), file, nil
 }
 
 // read reads the parameters into the device, through host memory if the device has its own.

@@ -22,10 +22,14 @@ func TestDropoutOnGPU(t *testing.T) {
 		return
 	}
 	const T, B = 6, 2
+	output := 0.3
 	for _, c := range []model.Config{
 		{Cell: compute.LSTM, Vocab: 7, Hidden: 16, Layers: 1, Dropout: 0.3, Seed: 7},
 		{Cell: compute.GRU, Vocab: 7, Hidden: 16, Layers: 2, Dropout: 0.3, Seed: 7, Embed: 6,
 			DropoutInput: 0.2, DropoutLocked: true, LayerNorm: true, Skip: true, Recompute: 4},
+		{Cell: compute.LSTM, Vocab: 7, Hidden: 16, Layers: 2, Seed: 7, Embed: 6, Dropout: 0.2,
+			DropoutWords: 0.3, WeightDrop: 0.4, DropoutOutput: &output, ActivationL2: 2,
+			TemporalL2: 1},
 		{Cell: compute.LSTMPeephole, Vocab: 7, Hidden: 16, Layers: 2, Seed: 7, Embed: 6,
 			DeepInput: 2, DeepTransition: 1, DeepOutput: 1},
 	} {

@@ -34,8 +34,8 @@ func (c averager) addToAverage(step int64) {
 	c.laps.end("average")
 }
 
-// withAverage calls f while the average, once it has begun, is in the place of the parameters. All
-// of f is about the network's use; it changes nothing. If it panics, the state is dropped.
+// withAverage calls f while the average, once it has begun, is in the place of the parameters. f
+// may read the parameters and must not change them. If f panics, the state is dropped.
 func (c averager) withAverage(f func() error) error {
 	if c.progress.Average.Count == 0 {
 		return f()

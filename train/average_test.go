@@ -2,10 +2,12 @@ package train
 
 import (
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"rondo/compute"
+	"rondo/compute/cpu"
 	"rondo/train/optim"
 )
 
@@ -94,6 +96,42 @@ func TestAverage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// constant is a task whose parameters stay.
+type constant struct {
+	Task
+	params []float32
+}
+
+func (c constant) Params() []float32 { return c.params }
+
+// TestAverageOfConstants: an average of parameters that stay is these, however many steps it has.
+func TestAverageOfConstants(t *testing.T) {
+	dev, err := cpu.New(cpu.Config{Threads: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	for _, decay := range []float64{0.9999, 0.99999, optim.MaxDecay} {
+		rng := rand.New(rand.NewPCG(5, 6))
+		params := make([]float32, 64)
+		for i := range params {
+			params[i] = rng.Float32() + 0.5
+		}
+		a := averager{&core{cfg: Config{HostMemory: true,
+			Average: optim.Averaging{Kind: optim.EMA, Decay: decay}}, dev: dev,
+			task:  constant{params: params},
+			slots: &wholeSlots{dev: dev, slots: [][]float32{make([]float32, len(params))}}}}
+		for step := range int64(20000) {
+			a.addToAverage(step + 1)
+		}
+		for i, x := range a.average() {
+			if off := math.Abs(float64(x - params[i])); !(off <= 1e-5) {
+				t.Errorf("decay %v: the average of %v is %v", decay, params[i], x)
+			}
+		}
 	}
 }
 

@@ -113,7 +113,7 @@ func TestAJobLeavesNothingBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if digest, err := job.SavedDigest(t.Context(), saved); err != nil || digest != saved.Digest {
+	if digest, _, err := job.SavedDigest(t.Context(), saved); err != nil || digest != saved.Digest {
 		t.Errorf("the parameters have digest %x, the manifest %x, %v", digest, saved.Digest, err)
 	}
 	if err := store.Close(); err != nil {

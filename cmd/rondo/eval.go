@@ -56,10 +56,15 @@ func evalCommand() *cobra.Command {
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	app.Require(c, "corpus")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
+		for _, flag := range []string{"cache-theta", "cache-lambda"} {
+			if cmd.Flags().Changed(flag) && reading.Cache == 0 {
+				return app.Usagef("--%s is for --cache: give its number of tokens", flag)
+			}
+		}
 		if err := orNewestRun(cmd, &location); err != nil {
 			return err
 		}
-		if how.Reading = *reading; reading.Cache == 0 { // these alone say nothing
+		if how.Reading = *reading; reading.Cache == 0 { // their defaults say nothing
 			how.Reading.CacheTheta, how.Reading.CacheLambda = 0, 0
 		}
 		result, err := evaluate(cmd, location, source, *use, *how)

@@ -15,9 +15,10 @@ type Average struct {
 	Patience int // of nt: evaluations
 }
 
-// The defaults of --average's values, and the bound of nt's.
+// The defaults of --average's values, and their bounds, which are optim's.
 const (
 	averageDecay    = 0.999
+	mostDecay       = 1 - 1.0/(1<<24)
 	averagePatience = 5 // of Merity et al. 2018
 	mostPatience    = 16
 )
@@ -39,11 +40,11 @@ func ParseAverage(text string) (Average, error) {
 		}
 		valid = a.From >= 0
 	case kind == "ema":
-		takes = "a decay of at least 0 and below 1, such as ema:0.999"
+		takes = "a decay of 0 to 1-2^-24, such as ema:0.999"
 		if a.Decay = averageDecay; given {
 			a.Decay, err = strconv.ParseFloat(value, 64)
 		}
-		valid = a.Decay >= 0 && a.Decay < 1
+		valid = a.Decay >= 0 && a.Decay <= mostDecay
 	case kind == "nt":
 		takes = "a number of evaluations from 1 to " + strconv.Itoa(mostPatience)
 		if a.Patience = averagePatience; given {

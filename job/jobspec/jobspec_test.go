@@ -183,7 +183,7 @@ func TestMoreWrongFlags(t *testing.T) {
 			"set --embed, for example --embed 64"},
 		{"--task translate --teacher-forcing-steps 9", "--teacher-forcing-steps 9 is for"},
 		{"--task translate --feedback hidden --teacher-forcing 0.5", "--teacher-forcing 0.5 ch"},
-		{"--dropout-locked --dropout 0", "--dropout-locked is for a --dropout or --dropout-input"},
+		{"--dropout-locked --dropout 0", "--dropout-locked is for a --dropout, --dropout-input or"},
 		{"--i-know", "--i-know is for --bidirectional"},
 		{"--wire fp8", `--wire "fp8" is not one of fp32, bf16, fp16`},
 		{"--compress zip", `--compress "zip" is not none, topk:SHARE or powersgd:RANK`},

@@ -9,7 +9,8 @@ import (
 func validateRegularisers(spec *rondov1.JobSpec) error {
 	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 &&
 		spec.DropoutOutput <= 0 {
-		return usagef("--dropout-locked is for a --dropout or --dropout-input above 0: give one")
+		return usagef("--dropout-locked is for a --dropout, --dropout-input or --dropout-output " +
+			"above 0: give one")
 	}
 	if spec.DropoutInput > 0 && spec.Embed == 0 {
 		return usagef("--dropout-input drops elements of the embedding: set --embed, for example "+
@@ -17,6 +18,11 @@ func validateRegularisers(spec *rondov1.JobSpec) error {
 	}
 	if p := spec.DropoutOutput; p < 0 && p != -1 {
 		return usagef("--dropout-output %g is no probability: give 0 to 0.99, or leave it out", p)
+	}
+	if p := spec.Dropout; spec.Layers == 1 && spec.DropoutOutput >= 0 && p > 0 &&
+		p != unresolved().Dropout {
+		return usagef("--dropout %g is for layers below the last, which has --dropout-output, and "+
+			"--layers 1 has none: leave it out", p)
 	}
 	if spec.DropoutWords > 0 && spec.Embed == 0 {
 		return usagef("--dropout-words drops rows of the embedding: set --embed, for example "+

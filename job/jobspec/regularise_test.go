@@ -9,6 +9,7 @@ func TestRegulariserFlags(t *testing.T) {
 	checkWrongFlags(t, []wrongFlag{
 		{"--dropout-words 0.1", "--dropout-words drops rows of the embedding: set --embed"},
 		{"--dropout-output -0.5", "--dropout-output -0.5 is no probability"},
+		{"--layers 1 --dropout 0.2 --dropout-output 0.3", "--dropout 0.2 is for layers below"},
 		{"--weight-drop 0.5 --cell min-gru", "--weight-drop drops recurrent weights, and --cell"},
 		{"--weight-drop 1", "--weight-drop 1 is above its greatest value"},
 		{"--task translate --corpus a.tsv --weight-drop 0.5", "--weight-drop is for --task lm"},
@@ -20,6 +21,7 @@ func TestRegulariserFlags(t *testing.T) {
 		{"--average nt:17", "--average nt:17: nt: takes a number of evaluations from 1 to 16"},
 		{"--average nt:x", "--average nt:x: nt: takes a number"},
 		{"--average ema:1", "--average ema:1: ema: takes a decay"},
+		{"--average ema:0.99999999", "--average ema:0.99999999: ema: takes a decay of"},
 		{"--average polyak:-1", "--average polyak:-1: polyak: takes a step"},
 		{"--average nt --validation-fraction 0", "--average nt waits until the validation loss"},
 		{"--average ema --shard-optimizer", "--average is of all parameters after each step"},
@@ -28,7 +30,8 @@ func TestRegulariserFlags(t *testing.T) {
 	})
 	for _, args := range []string{"--average polyak:100", "--average nt --optimizer sgd",
 		"--embed 8 --dropout-words 0.1 --weight-drop 0.5 --activation-l2 2 --temporal-l2 1",
-		"--dropout 0 --dropout-output 0.4 --dropout-locked"} {
+		"--dropout 0 --dropout-output 0.4 --dropout-locked", "--layers 1 --dropout-output 0.4",
+		"--layers 2 --dropout 0.2 --dropout-output 0.4"} {
 		if _, err := parse(t, strings.Fields(args)...); err != nil {
 			t.Errorf("%s: %v", args, err)
 		}

@@ -109,12 +109,13 @@ func savedState(
 	if saved.Digest == 0 { // an older version saved it
 		return state, nil
 	}
-	if state.Digest, err = job.SavedDigest(ctx, saved); err != nil {
+	var file string
+	if state.Digest, file, err = job.SavedDigest(ctx, saved); err != nil {
 		return state, err
 	}
 	if state.Digest != saved.Digest {
 		state.Damage = fmt.Sprintf("%s in %s has parameters of digest %d, and its manifest says %d",
-			job.ModelFile, saved.Path, state.Digest, saved.Digest)
+			file, saved.Path, state.Digest, saved.Digest)
 	}
 	return state, nil
 }

@@ -22,7 +22,7 @@ type Reading struct {
 	DynamicRate, DynamicDecay float64
 	// Cache is the neural cache: its tokens; 0: none.
 	Cache int
-	// CacheTheta and CacheLambda are θ and λ of the cache (Grave et al. 2017, arXiv:1612.04426,
+	// CacheTheta and CacheLambda < 1 are θ and λ of the cache (Grave et al. 2017, arXiv:1612.04426,
 	// equations 2 and 3). With h the output layer's input, and i over the last Cache tokens of a
 	// row:
 	//
@@ -43,6 +43,9 @@ func (r Reading) Validate() error {
 		if !(f.value >= 0 && f.value <= f.most) {
 			return fmt.Errorf("%s %g: must be 0 to %g", f.flag, f.value, f.most)
 		}
+	}
+	if r.CacheLambda == 1 {
+		return errors.New("--cache-lambda 1: must be below 1, since the cache knows few tokens")
 	}
 	if r.DynamicDecay > 0 && r.DynamicRate == 0 {
 		return errors.New("--dynamic-decay is for --dynamic: give its learning rate")
@@ -160,14 +163,14 @@ func (s *scorer) follow(b *batch) (loss float64, err error) {
 		return 0, err
 	}
 	defer compute.Catch(&err)
-	params, n := s.m.Params(), len(s.center)
-	if decay := float32(s.DynamicDecay); decay > 0 {
-		s.m.Device().Scale(params, 1-decay)
-		s.m.Device().Update(compute.Update{Optimizer: compute.SGD, LR: -decay}, params, s.center,
-			nil, nil)
+	dev, params, n := s.m.Device(), s.m.Params(), len(s.center)
+	change := s.m.Gradients()[:n:n]
+	dev.Scale(change, -float32(s.DynamicRate))
+	if decay := float32(s.DynamicDecay); decay > 0 { // a difference: 1-decay would be rounded
+		dev.Update(compute.Update{Optimizer: compute.SGD, LR: -decay}, change, s.center, nil, nil)
+		dev.Update(compute.Update{Optimizer: compute.SGD, LR: decay}, change, params, nil, nil)
 	}
-	s.m.Device().Update(compute.Update{Optimizer: compute.SGD, LR: float32(s.DynamicRate)}, params,
-		s.m.Gradients()[:n:n], nil, nil)
+	dev.Add(params, change)
 	return loss, nil
 }
 
@@ -179,11 +182,12 @@ func (s *scorer) cached(targets []int32) (loss float64) {
 			continue
 		}
 		h, c := s.hidden[i*W:][:W], s.caches[i%s.rows]
-		p := softmaxOf(s.logits[i*V:][:V], target)
-		if len(c.tokens) > 0 {
-			p = (1-s.CacheLambda)*p + s.CacheLambda*c.probability(h, target, s.CacheTheta)
+		logP := logSoftmax(s.logits[i*V:][:V], target)
+		if len(c.tokens) > 0 && s.CacheLambda > 0 {
+			logP = logSum(math.Log1p(-s.CacheLambda)+logP,
+				math.Log(s.CacheLambda)+math.Log(c.probability(h, target, s.CacheTheta)))
 		}
-		loss -= math.Log(p)
+		loss -= logP
 		c.add(h, target)
 	}
 	return loss
@@ -202,8 +206,14 @@ func (s *scorer) close() {
 	}
 }
 
-// softmaxOf is the softmax of logits at an index.
-func softmaxOf(logits []float32, at int32) float64 {
+// logSum is log(exp(a) + exp(b)) of a finite number and one that may be -Inf.
+func logSum(a, b float64) float64 {
+	return max(a, b) + math.Log1p(math.Exp(-math.Abs(a-b)))
+}
+
+// logSoftmax is the logarithm of the softmax of logits at an index. It is finite where the softmax
+// itself would be 0.
+func logSoftmax(logits []float32, at int32) float64 {
 	largest := logits[0]
 	for _, x := range logits {
 		largest = max(largest, x)
@@ -212,7 +222,7 @@ func softmaxOf(logits []float32, at int32) float64 {
 	for _, x := range logits {
 		sum += math.Exp(float64(x - largest))
 	}
-	return math.Exp(float64(logits[at]-largest)) / sum
+	return float64(logits[at]-largest) - math.Log(sum)
 }
 
 // cache has the last outputs of a row, and the tokens that followed.

@@ -177,10 +177,47 @@ func TestDynamicEvaluation(t *testing.T) {
 	}
 }
 
+// TestDynamicDecayStays: trained parameters that no gradient moves do not drift.
+func TestDynamicDecayStays(t *testing.T) {
+	m := newReader(t)
+	s := &scorer{Reading: Reading{DynamicRate: 1e-30, DynamicDecay: 1e-6}, m: m, T: bptt, rows: 1}
+	defer s.close()
+	if err := s.open(); err != nil {
+		t.Fatal(err)
+	}
+	b := newBatch(bptt)
+	for range 3000 {
+		if _, err := s.follow(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, p := range m.Params() {
+		if off := math.Abs(float64(p - s.trained[i])); !(off <= 1e-9) {
+			t.Fatalf("a parameter of %v has become %v", s.trained[i], p)
+		}
+	}
+}
+
+// TestLogProbabilities: probabilities below the least float64 have finite logarithms, also in a sum
+// with a cache that lacks the token.
+func TestLogProbabilities(t *testing.T) {
+	got := logSoftmax([]float32{2000, 0, 2000}, 1)
+	if want := -2000 - math.Ln2; math.Abs(got-want) > 1e-9 {
+		t.Errorf("log softmax %v, want %v", got, want)
+	}
+	if sum := logSum(got, math.Inf(-1)); sum != got {
+		t.Errorf("with a cache that lacks it: %v, want %v", sum, got)
+	}
+	if sum := logSum(math.Log(0.25), math.Log(0.5)); math.Abs(sum-math.Log(0.75)) > 1e-12 {
+		t.Errorf("log(1/4 + 1/2): %v", sum)
+	}
+}
+
 func TestReadingErrors(t *testing.T) {
 	for want, r := range map[string]Reading{
 		"--rows -1": {Rows: -1}, "--dynamic NaN": {DynamicRate: math.NaN()},
 		"--cache-lambda 2":                    {Cache: 1, CacheLambda: 2},
+		"--cache-lambda 1: must be below 1":   {Cache: 1, CacheLambda: 1},
 		"--dynamic-decay is for --dynamic":    {DynamicDecay: 0.1},
 		"--dynamic-decay 2: must be 0 to 1":   {DynamicRate: 1, DynamicDecay: 2},
 		"--cache -5: must be 0 to 1.048576e+": {Cache: -5},

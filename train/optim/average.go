@@ -25,12 +25,19 @@ const (
 // MaxPatience bounds Averaging.Patience.
 const MaxPatience = 16
 
+// emaUnit is the least share of new parameters in an EMA. Multiples of it, and 1 less these, are
+// exact in float32: shares whose sum is not 1 would shrink or grow the average in each step.
+const emaUnit = 1.0 / (1 << 24)
+
+// MaxDecay bounds Averaging.Decay.
+const MaxDecay = 1 - emaUnit
+
 // Averaging configures the average of the parameters. The job evaluates, samples and saves it in
 // the place of the parameters, which training goes on from.
 type Averaging struct {
 	Kind     AverageKind
 	From     int64   // of Polyak: the step after which the first parameters count
-	Decay    float64 // of EMA
+	Decay    float64 // of EMA; 1 less it is rounded to a multiple of 2^-24
 	Patience int     // of NonMonotone: n, evaluations
 }
 
@@ -47,8 +54,8 @@ func (a Averaging) Validate() error {
 			return fmt.Errorf("--average polyak:%d: must be at least 0", a.From)
 		}
 	case EMA:
-		if !(a.Decay >= 0 && a.Decay < 1) {
-			return fmt.Errorf("--average ema:%v: must be at least 0 and less than 1", a.Decay)
+		if !(a.Decay >= 0 && a.Decay <= MaxDecay) {
+			return fmt.Errorf("--average ema:%v: must be 0 to 1-2^-24", a.Decay)
 		}
 	case NonMonotone:
 		if a.Patience < 1 || a.Patience > MaxPatience {
@@ -90,7 +97,7 @@ func (a Averaging) Next(m *Average, step int64) float64 {
 	case a.Kind == NonMonotone && !m.Triggered, a.Kind == Polyak && step < a.From:
 		return 0
 	case a.Kind == EMA && m.Count > 0:
-		return 1 - a.Decay
+		return math.Round((1-a.Decay)/emaUnit) * emaUnit
 	}
 	return 1 / float64(m.Count+1)
 }

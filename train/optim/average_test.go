@@ -52,6 +52,8 @@ func TestNext(t *testing.T) {
 		{Averaging{Kind: Polyak, From: 3}, Average{Count: 3}, 6, 0.25},
 		{Averaging{Kind: EMA, Decay: 0.75}, Average{}, 1, 1},
 		{Averaging{Kind: EMA, Decay: 0.75}, Average{Count: 9}, 10, 0.25},
+		{Averaging{Kind: EMA, Decay: MaxDecay}, Average{Count: 9}, 10, 1.0 / (1 << 24)},
+		{Averaging{Kind: EMA, Decay: 0.9999}, Average{Count: 9}, 10, 1678.0 / (1 << 24)},
 		{Averaging{Kind: NonMonotone, Patience: 5}, Average{Evaluations: 7}, 9, 0},
 		{Averaging{Kind: NonMonotone, Patience: 5}, Average{Triggered: true}, 9, 1},
 		{Averaging{Kind: NonMonotone, Patience: 5}, Average{Triggered: true, Count: 1}, 10, 0.5},

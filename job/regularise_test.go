@@ -1,0 +1,94 @@
+package job
+
+import (
+	"fmt"
+	"math"
+	"reflect"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"rondo/job/jobspec"
+	"rondo/model"
+	rondov1 "rondo/proto/rondo/v1"
+	"rondo/train/optim"
+)
+
+// parsed is the job of flags.
+func parsed(t *testing.T, args ...string) (*rondov1.JobSpec, error) {
+	t.Helper()
+	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+	flags := jobspec.AddFlags(set)
+	if err := set.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return flags.Spec()
+}
+
+// TestRegularisersReachTheModel: each flag has its own field of the network's configuration, and no
+// flag another's.
+func TestRegularisersReachTheModel(t *testing.T) {
+	const vocabulary = 9
+	config := func(args ...string) model.Config {
+		spec, err := parsed(t, append(args, "--embed", "8", "--dropout", "0.1")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := ModelConfig(spec, vocabulary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	for flag, set := range map[string]func(*model.Config){
+		"--dropout-input":  func(c *model.Config) { c.DropoutInput = 0.3 },
+		"--dropout-output": func(c *model.Config) { p := 0.3; c.DropoutOutput = &p },
+		"--dropout-words":  func(c *model.Config) { c.DropoutWords = 0.3 },
+		"--weight-drop":    func(c *model.Config) { c.WeightDrop = 0.3 },
+		"--activation-l2":  func(c *model.Config) { c.ActivationL2 = 0.3 },
+		"--temporal-l2":    func(c *model.Config) { c.TemporalL2 = 0.3 },
+	} {
+		want := config()
+		set(&want)
+		if got := config(flag, "0.3"); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v, want %+v", flag, got, want)
+		}
+	}
+}
+
+// TestAverageRanges: what --average takes and refuses at the ends of its ranges, optim does too.
+func TestAverageRanges(t *testing.T) {
+	for text, want := range map[string]struct {
+		optim.Averaging
+		takes bool
+	}{
+		"none":     {optim.Averaging{}, true},
+		"polyak:0": {optim.Averaging{Kind: optim.Polyak}, true},
+		fmt.Sprint("polyak:", math.MaxInt64): {optim.Averaging{Kind: optim.Polyak,
+			From: math.MaxInt64}, true},
+		"polyak:-1": {optim.Averaging{Kind: optim.Polyak, From: -1}, false},
+		"ema:0":     {optim.Averaging{Kind: optim.EMA}, true},
+		"ema:-1e-9": {optim.Averaging{Kind: optim.EMA, Decay: -1e-9}, false},
+		fmt.Sprint("ema:", optim.MaxDecay): {optim.Averaging{Kind: optim.EMA,
+			Decay: optim.MaxDecay}, true},
+		fmt.Sprint("ema:", math.Nextafter(optim.MaxDecay, 1)): {optim.Averaging{Kind: optim.EMA,
+			Decay: math.Nextafter(optim.MaxDecay, 1)}, false},
+		"nt:1": {optim.Averaging{Kind: optim.NonMonotone, Patience: 1}, true},
+		"nt:0": {optim.Averaging{Kind: optim.NonMonotone}, false},
+		fmt.Sprint("nt:", optim.MaxPatience): {optim.Averaging{Kind: optim.NonMonotone,
+			Patience: optim.MaxPatience}, true},
+		fmt.Sprint("nt:", optim.MaxPatience+1): {optim.Averaging{Kind: optim.NonMonotone,
+			Patience: optim.MaxPatience + 1}, false},
+	} {
+		spec, err := parsed(t, "--average", text, "--steps", "5")
+		if (err == nil) != want.takes || (want.Validate() == nil) != want.takes {
+			t.Errorf("--average %s: %v, and %v; taken: %v", text, err, want.Validate(), want.takes)
+		}
+		if !want.takes {
+			continue
+		}
+		if c, err := TrainConfig(spec, Data{}); err != nil || c.Average != want.Averaging {
+			t.Errorf("--average %s: %+v, %v", text, c.Average, err)
+		}
+	}
+}
