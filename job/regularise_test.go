@@ -6,35 +6,23 @@ import (
 	"reflect"
 	"testing"
 
-	"github.com/spf13/pflag"
-
 	"rondo/job/jobspec"
 	"rondo/model"
-	rondov1 "rondo/proto/rondo/v1"
 	"rondo/train/optim"
 )
 
-// parsed is the job of flags.
-func parsed(t *testing.T, args ...string) (*rondov1.JobSpec, error) {
-	t.Helper()
-	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
-	flags := jobspec.AddFlags(set)
-	if err := set.Parse(args); err != nil {
-		t.Fatal(err)
-	}
-	return flags.Spec()
-}
+// unread is data of which nobody reads an epoch.
+type unread struct{ Data }
+
+func (unread) SegmentsPerEpoch() int64 { return 0 }
 
 // TestRegularisersReachTheModel: each flag has its own field of the network's configuration, and no
 // flag another's.
 func TestRegularisersReachTheModel(t *testing.T) {
 	const vocabulary = 9
 	config := func(args ...string) model.Config {
-		spec, err := parsed(t, append(args, "--embed", "8", "--dropout", "0.1")...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := ModelConfig(spec, vocabulary)
+		c, err := ModelConfig(parsed(t, append([]string{"rondo", "train", "--embed", "8",
+			"--dropout", "0.1"}, args...)), vocabulary)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -80,14 +68,15 @@ func TestAverageRanges(t *testing.T) {
 		fmt.Sprint("nt:", optim.MaxPatience+1): {optim.Averaging{Kind: optim.NonMonotone,
 			Patience: optim.MaxPatience + 1}, false},
 	} {
-		spec, err := parsed(t, "--average", text, "--steps", "5")
+		_, err := jobspec.ParseAverage(text)
 		if (err == nil) != want.takes || (want.Validate() == nil) != want.takes {
 			t.Errorf("--average %s: %v, and %v; taken: %v", text, err, want.Validate(), want.takes)
 		}
 		if !want.takes {
 			continue
 		}
-		if c, err := TrainConfig(spec, Data{}); err != nil || c.Average != want.Averaging {
+		spec := parsed(t, []string{"rondo", "train", "--average", text, "--steps", "5"})
+		if c, err := TrainConfig(spec, unread{}); err != nil || c.Average != want.Averaging {
 			t.Errorf("--average %s: %+v, %v", text, c.Average, err)
 		}
 	}
