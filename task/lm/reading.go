@@ -45,7 +45,7 @@ func (r Reading) Validate() error {
 		}
 	}
 	if r.CacheLambda == 1 {
-		return errors.New("--cache-lambda 1: must be below 1: to tokens that it lacks the cache gives 0")
+		return errors.New("--cache-lambda 1: must be below 1, as the cache lacks tokens")
 	}
 	if r.DynamicDecay > 0 && r.DynamicRate == 0 {
 		return errors.New("--dynamic-decay is for --dynamic: give its learning rate")
