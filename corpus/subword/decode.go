@@ -193,7 +193,9 @@ func (byteFallbackDecoder) decode(tokens []string, _ time.Time) []string {
 // fuse joins all tokens.
 type fuse struct{}
 
-func (fuse) decode(tokens []string, _ time.Time) []string { return []string{strings.Join(tokens, "")} }
+func (fuse) decode(tokens []string, _ time.Time) []string {
+	return []string{strings.Join(tokens, "")}
+}
 
 // stripDecoder removes up to so many characters at the ends of each token.
 type stripDecoder struct {

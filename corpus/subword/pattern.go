@@ -172,14 +172,14 @@ type part struct {
 }
 
 func (p part) find(dst []match, text []byte) ([]match, error) {
-	const letter = 'a'
+	const neighbour = 'a'
 	runes, at, begin := bytes.Runes(text), 0, time.Now()
 	if !p.first {
-		runes, at = slices.Insert(runes, 0, letter), 1
+		runes, at = slices.Insert(runes, 0, neighbour), 1
 	}
 	end := len(runes)
 	if !p.last {
-		runes = append(runes, ' ', letter)
+		runes = append(runes, ' ', neighbour)
 	}
 	m, err := p.is.FindRunesMatchStartingAt(runes, at)
 	place, start := 0, 0 // place: bytes before the rune at

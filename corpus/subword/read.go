@@ -463,26 +463,22 @@ func (t *Tokenizer) find(list []addedJSON) error {
 			}
 			token := addedToken{a.ID, a.SingleWord, a.LStrip, a.RStrip}
 			t.added.contents = append(t.added.contents, a.Content)
-			content := []byte(a.Content)
-			for _, r := range t.rules {
-				var err error
-				if !a.Normalized {
-					break
+			content, to := []byte(a.Content), &t.added.raw
+			if a.Normalized {
+				to = &t.added.plain
+				for _, r := range t.rules {
+					var err error
+					if content, err = r.normalize(content, true, true); err != nil {
+						return fmt.Errorf("added token %.100q: %w", a.Content, err)
+					}
 				}
-				if content, err = r.normalize(content, true, true); err != nil {
-					return fmt.Errorf("added token %.100q: %w", a.Content, err)
-				}
+				t.added.normalized[a.ID] = string(content)
 			}
 			if len(content) > maxPartBytes {
 				return fmt.Errorf("the added token %.100q is longer than %d bytes", a.Content,
 					maxPartBytes)
 			}
-			if !a.Normalized {
-				t.added.raw.add(a.Content, token)
-				continue
-			}
-			t.added.plain.add(string(content), token)
-			t.added.normalized[a.ID] = string(content)
+			to.add(string(content), token)
 		}
 	}
 	return nil

@@ -282,7 +282,8 @@ func FuzzReadSentencePiece(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if ids, err := k.NewEncoder().Encode([]byte("It's 42 na\u00efve "), true, true); err == nil {
+		ids, err := k.NewEncoder().Encode([]byte("It's 42 na\u00efve "), true, true)
+		if err == nil {
 			_ = k.Decode(ids)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// MaxWords is the most different words that Train reads. With maxSymbols it bounds the memory to
-	// some 2 GiB.
+	// MaxWords is the most different words that Train reads. With maxSymbols it bounds the memory
+	// to some 2 GiB.
 	MaxWords = 1 << 22
 	// MinSize is the smallest vocabulary beside the special tokens: the 256 bytes.
 	MinSize = 256
