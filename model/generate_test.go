@@ -188,7 +188,8 @@ func TestLogProbabilities(t *testing.T) {
 }
 
 // TestGenerateTogether compares texts that are generated side by side with the same ones generated
-// one after the other. More calls run than there are lanes, so lanes are reused, and some calls are cancelled.
+// one after the other. More calls run than there are lanes, so lanes are reused, and some calls are
+// cancelled.
 func TestGenerateTogether(t *testing.T) {
 	const lanes, calls, n = 3, 24, 12
 	for name, cfg := range shapes() {

@@ -74,7 +74,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Run serves until ctx ends. Then it ends all texts: the model may be freed. It returns an error if it cannot listen.
+// Run serves until ctx ends. It returns when all texts have ended too: the model may be freed. It
+// returns an error if it cannot listen.
 func Run(ctx context.Context, cfg Config, texts Texts) error {
 	if err := cfg.Validate(); err != nil {
 		return app.Usage(err)
