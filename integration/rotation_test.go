@@ -134,9 +134,9 @@ func (s *secured) renewAgainAndAgain() (stop func()) {
 	}
 }
 
-// TestRevokedWorker: a worker whose certificate is revoked is put out of the ring and stays out. The
-// others go on without a lost step, with new certificates. How soon it is out, the log says: on a
-// busy machine it may take longer than the minute that TestRevoked of package certs checks.
+// TestRevokedWorker: a worker whose certificate is revoked is put out of the ring and stays out.
+// The others go on without a lost step, with new certificates. The log says how soon it is out: on
+// a busy machine that may take longer than the minute that TestRevoked of package certs checks.
 func TestRevokedWorker(t *testing.T) {
 	t.Parallel()
 	s := secure(t, "revoke", filepath.Join(t.TempDir(), "certs"),

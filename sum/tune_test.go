@@ -68,8 +68,8 @@ func TestSetCut(t *testing.T) {
 			t.Errorf("given %d bytes: %d buckets, want %d; measures %t", given, len(b.ends), want,
 				b.tuning.wanted)
 		}
-		if kept := given == 0; len(told) == 1 != kept ||
-			kept && (told[0].Buckets != want || !strings.Contains(told[0].String(), "overrides it")) {
+		if kept := given == 0; len(told) == 1 != kept || kept && (told[0].Buckets != want ||
+			!strings.Contains(told[0].String(), "overrides it")) {
 			t.Errorf("given %d bytes: told %v", given, told)
 		}
 	}

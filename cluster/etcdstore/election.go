@@ -122,8 +122,8 @@ func (l *leadership) whileValid(ctx context.Context) (context.Context, context.C
 // Lost implements cluster.Leadership.
 func (l *leadership) Lost() <-chan struct{} { return l.lease.lost }
 
-// LoadPlan implements cluster.Leadership. It reads the plan and its lists at one revision, because a
-// successor may delete lists as soon as this leader is deposed.
+// LoadPlan implements cluster.Leadership. It reads the plan and its lists at one revision, because
+// a successor may delete lists as soon as this leader is deposed.
 func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

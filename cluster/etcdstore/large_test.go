@@ -175,8 +175,8 @@ func TestListIsGone(t *testing.T) {
 	}
 }
 
-// TestLoadPlanAtOneRevision: a leader whose plan's lists are deleted once it has read the plan loads
-// the plan as it was.
+// TestLoadPlanAtOneRevision: a leader whose plan's lists are deleted once it has read the plan
+// loads the plan as it was.
 func TestLoadPlanAtOneRevision(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -190,7 +190,8 @@ func (i *Identity) newest() (*tls.Certificate, trust) {
 		i.faults.warn("the new certificate is not used", fmt.Errorf("%w; the present one is valid "+
 			"until %s", err, i.own.Leaf.NotAfter.Format(time.RFC3339)), "folder", i.dir)
 	case had && i.trusted.revoked == nil:
-		i.faults.warn("there is no list of revoked certificates any more", errListGone, "folder", i.dir)
+		i.faults.warn("there is no list of revoked certificates any more", errListGone, "folder",
+			i.dir)
 	}
 	return i.own, i.trusted
 }
