@@ -279,7 +279,7 @@ func buildTokens(
 		if err != nil {
 			return err
 		}
-		ids := vocabulary.encoder(cfg.Tokenizer.Unit, w.Put)
+		ids := vocabulary.encoder(ctx, cfg.Tokenizer.Unit, w.Put)
 		end, _ := vocabulary.End()
 		mark := func() error { return w.Put(end) }
 		if err := cfg.Tokenizer.scanTexts(ctx, read, ids, mark); err != nil {

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sync/errgroup"
 
@@ -67,35 +66,35 @@ func ReadSubwords(ctx context.Context, cfg Config) (t *subword.Tokenizer, err er
 // on the document alone: behind the last word that ends in the second half, or else behind the last
 // character. piece must not keep the text.
 type pieces struct {
-	piece func(text []byte, first bool) error
+	piece func(text []byte, first, last bool) error
 	held  []byte
 	begun bool // a part of the document has been passed on
 }
 
 func (p *pieces) text(block []byte) error {
 	for len(block) > 0 {
-		n := min(len(block), pieceBytes-len(p.held))
-		p.held, block = append(p.held, block[:n]...), block[n:]
 		if len(p.held) == pieceBytes {
-			if err := p.pass(lastWord(p.held)); err != nil {
+			if err := p.pass(lastWord(p.held), false); err != nil {
 				return err
 			}
 		}
+		n := min(len(block), pieceBytes-len(p.held))
+		p.held, block = append(p.held, block[:n]...), block[n:]
 	}
 	return nil
 }
 
 func (p *pieces) end() error {
-	err := p.pass(len(p.held))
+	err := p.pass(len(p.held), true)
 	p.begun = false
 	return err
 }
 
-func (p *pieces) pass(end int) error {
+func (p *pieces) pass(end int, last bool) error {
 	if end == 0 {
 		return nil
 	}
-	err := p.piece(p.held[:end], !p.begun)
+	err := p.piece(p.held[:end], !p.begun, last)
 	p.held, p.begun = append(p.held[:0], p.held[end:]...), true
 	return err
 }
@@ -104,7 +103,7 @@ func (p *pieces) pass(end int) error {
 // or that of the last character.
 func lastWord(text []byte) int {
 	for i := len(text) - 1; i > len(text)/2; i-- {
-		if text[i] == ' ' && text[i-1] > ' ' && utf8.RuneStart(text[i]) {
+		if text[i] == ' ' && text[i-1] > ' ' {
 			return i
 		}
 	}
@@ -112,10 +111,15 @@ func lastWord(text []byte) int {
 }
 
 // encodeSubwords returns a sink that calls put with the id of every subword.
-func encodeSubwords(t *subword.Tokenizer, put func(id int32) error) sink {
+func encodeSubwords(
+	ctx context.Context, t *subword.Tokenizer, put func(id int32) error,
+) sink {
 	e := t.NewEncoder()
-	return &pieces{piece: func(text []byte, first bool) error {
-		ids, err := e.Encode(text, first)
+	return &pieces{piece: func(text []byte, first, last bool) error {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		ids, err := e.Encode(text, first, last)
 		if err != nil {
 			return fmt.Errorf("--tokenizer: %w", err)
 		}
@@ -171,7 +175,7 @@ func countWords(
 	}
 	group.Go(func() error {
 		defer close(parts)
-		to := &pieces{piece: func(text []byte, _ bool) error {
+		to := &pieces{piece: func(text []byte, _, _ bool) error {
 			select {
 			case parts <- slices.Clone(text):
 				return nil

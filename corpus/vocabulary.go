@@ -167,12 +167,13 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 		ids = append(ids, id)
 		return nil
 	}
-	to := v.encoder(t.Unit, put)
+	ctx := context.Background()
+	to := v.encoder(ctx, t.Unit, put)
 	if t.Ends == LineEnds {
 		end, _ := v.End()
 		to = &lineMarker{to: to, mark: func() error { return put(end) }}
 	}
-	if err := t.scan(context.Background(), strings.NewReader(text), to); err != nil {
+	if err := t.scan(ctx, strings.NewReader(text), to); err != nil {
 		return nil, err
 	}
 	return ids, nil
@@ -238,9 +239,11 @@ func (d *Decoder) End() string {
 }
 
 // encoder returns a sink that calls put with the id of every token.
-func (v *Vocabulary) encoder(unit Unit, put func(id int32) error) sink {
+func (v *Vocabulary) encoder(
+	ctx context.Context, unit Unit, put func(id int32) error,
+) sink {
 	if v.subwords != nil {
-		return encodeSubwords(v.subwords, put)
+		return encodeSubwords(ctx, v.subwords, put)
 	}
 	if unit == Word {
 		return &words{word: func(word []byte) error { return put(v.ids[string(word)]) }}

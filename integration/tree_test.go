@@ -44,11 +44,11 @@ func TestTreeUse(t *testing.T) {
 	t.Parallel()
 	k := calculating(t)
 	reached := map[string]float64{}
-	for _, cell := range []string{"bag", "lstm"} {
+	for cell, hidden := range map[string]string{"bag": "8", "lstm": "24"} {
 		dir := t.TempDir()
 		events := train(t, k.flags("--checkpoint-dir", dir, "--steps", "150", "--tree-cell", cell,
 			"--validation-fraction", "0", "--eval-corpus", k.corpus, "--eval-every", "75",
-			"--checkpoint-every", "75", "--hidden", "24")...)
+			"--checkpoint-every", "75", "--hidden", hidden)...)
 		evals := named(events, "eval")
 		last := evals[len(evals)-1]
 		reached[cell] = last.number("root_accuracy")
@@ -125,6 +125,7 @@ func TestTreeWrongInput(t *testing.T) {
 		"no embedding": {k.flags("--embed", "0"), []string{"--embed 0: trees"}},
 		"another cell": {k.flags("--checkpoint-dir", dir, "--tree-cell", "rnn"),
 			[]string{"--tree-cell lstm instead of rnn"}},
+		"width of a bag": {k.flags("--tree-cell", "bag"), []string{"--hidden 12", "--embed, 8"}},
 		"cell of another task": {[]string{"--tree-cell", "rnn"},
 			[]string{"--tree-cell is for --task tree"}},
 		"a long tree": {k.flags("--max-length", "3"), []string{k.corpus, "--max-length 3"}},

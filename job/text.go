@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"sync"
 
 	"rondo/checkpoint/bucket"
 	"rondo/compute"
@@ -245,35 +244,77 @@ func (t *Trained) Texts(together int) (*Texts, error) {
 		x.generator, err = network.NewGenerator(together)
 		return x, err
 	}
-	x.generator = &oneAtATime{Generator: x.generator}
+	x.generator = &oneAtATime{x.generator, make(chan struct{}, 1)}
 	return x, err
 }
 
-// oneAtATime lets concurrent calls of Generate wait for each other.
+// undelivered bounds the tokens that wait for a slow reader of oneAtATime's.
+const undelivered = 4096
+
+// oneAtATime lets concurrent calls of Generate wait for each other, but not for the readers of each
+// other's tokens.
 type oneAtATime struct {
 	lm.Generator
-	mu sync.Mutex
+	turn chan struct{} // holds one element during a call
 }
 
 // Generate implements lm.Generator.
 func (o *oneAtATime) Generate(
 	ctx context.Context, prefix []int32, n int, how model.Sampling,
-) ([]int32, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.Generator.Generate(ctx, prefix, n, how)
+) (text []int32, err error) {
+	select {
+	case o.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type chosen struct {
+		token          int32
+		logProbability float64
+	}
+	ready, each := make(chan chosen, min(n, undelivered)), how.Each
+	if each != nil {
+		how.Each = func(token int32, logProbability float64) error {
+			select {
+			case ready <- chosen{token, logProbability}:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	}
+	go func() { // ends before this call does, which reads until ready is closed
+		defer close(ready)
+		text, err = o.Generator.Generate(ctx, prefix, n, how)
+		<-o.turn
+	}()
+	var refused error
+	for c := range ready {
+		if refused == nil {
+			if refused = each(c.token, c.logProbability); refused != nil {
+				cancel()
+			}
+		}
+	}
+	if refused != nil {
+		return text, refused
+	}
+	return text, err
 }
 
-// Write continues a text by that many tokens, and passes it piece by piece. It may be called
-// concurrently.
-func (x *Texts) Write(
-	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
-) error {
-	w, err := lm.NewWriter(x.trained.Vocabulary, Tokenizer(x.trained.Spec), prefix, tokens, how)
+// Read reads the prefix of texts. What it returns may be called concurrently.
+func (x *Texts) Read(prefix string) (lm.Continue, error) {
+	w, err := lm.NewWriter(x.trained.Vocabulary, Tokenizer(x.trained.Spec), prefix, 0,
+		model.Sampling{})
 	if err != nil {
-		return app.Usage(fmt.Errorf("the text to continue: %w", err))
+		return nil, app.Usage(fmt.Errorf("the text to continue: %w", err))
 	}
-	return w.Stream(ctx, x.generator, each)
+	return func(
+		ctx context.Context, tokens int, how model.Sampling, each func(lm.Piece) error,
+	) error {
+		return w.With(tokens, how).Stream(ctx, x.generator, each)
+	}, nil
 }
 
 // Close frees the generator, not the model.

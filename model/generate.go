@@ -67,20 +67,20 @@ type Generator struct {
 	inference *inference
 	state     state     // of B lanes
 	logits    []float32 // [B, V], device memory
-	free      chan *lane
+	free      chan int  // lanes without a text
 
-	mu         sync.Mutex // guards what follows and the lanes, but not free
-	lanes      []lane
-	tokens     []int32   // [B]: what the lanes read in a step
-	host       []float32 // [B, V]
+	mu         sync.Mutex // guards what follows, and the texts
+	lanes      []*writing // nil: the lane is free, or about to get a text
+	tokens     []int32    // [B]: what the lanes read in a step
+	host       []float32  // [B, V]
 	chooser    chooser
 	recordings forwards
 }
 
-// lane is a text of a Generator.
-type lane struct {
-	at     int     // its row in a step
-	unread []int32 // what the model reads next; empty: the lane is idle
+// writing is a text of a Generator.
+type writing struct {
+	lane   int
+	unread []int32 // what the model reads next
 	left   int     // tokens to choose
 	how    Sampling
 	rng    *rand.Rand
@@ -100,10 +100,9 @@ func (m *Model) NewGenerator(B int) (*Generator, error) {
 	v := m.config.Vocab
 	g := &Generator{inference: newInference(m, 1, B), tokens: make([]int32, B),
 		host: make([]float32, B*v), recordings: newForwards(m), chooser: newChooser(v),
-		lanes: make([]lane, B), free: make(chan *lane, B)}
-	for b := range g.lanes {
-		g.lanes[b].at = b
-		g.free <- &g.lanes[b]
+		lanes: make([]*writing, B), free: make(chan int, B)}
+	for lane := range B {
+		g.free <- lane
 	}
 	if err := g.allocate(B); err != nil {
 		g.Close()
@@ -141,22 +140,25 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	if err := g.inference.model.checkIDs("prefix", prefix, 0); err != nil {
 		return nil, err
 	}
-	var l *lane
+	if n == 0 {
+		return nil, nil
+	}
+	t := &writing{unread: slices.Clone(prefix), left: n, how: s,
+		rng: rand.New(rand.NewPCG(s.Seed, sampleStream))}
 	select {
-	case l = <-g.free:
-		defer func() { g.free <- l }()
+	case t.lane = <-g.free:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if err := g.begin(l, prefix, n, s); err != nil {
+	defer g.leave(t)
+	if err := g.begin(t); err != nil {
 		return nil, err
 	}
-	defer g.end(l)
 	for len(text) < n {
 		if err := ctx.Err(); err != nil {
 			return text, err
 		}
-		ready, err := g.advance(l)
+		ready, err := g.advance(t)
 		for _, c := range ready {
 			text = append(text, c.token)
 			if s.Each == nil {
@@ -173,76 +175,79 @@ func (g *Generator) Generate(ctx context.Context, prefix []int32, n int, s Sampl
 	return text, nil
 }
 
-// begin gives a free lane a text.
-func (g *Generator) begin(l *lane, prefix []int32, n int, s Sampling) (err error) {
+// begin gives a text its lane, with a zero state.
+func (g *Generator) begin(t *writing) (err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	defer compute.Catch(&err)
-	*l = lane{at: l.at, how: s, left: n, rng: rand.New(rand.NewPCG(s.Seed, sampleStream))}
-	g.state.zeroLane(l.at)
-	if n > 0 {
-		l.unread = slices.Clone(prefix)
-	}
+	g.lanes[t.lane] = t
+	g.state.zeroLane(t.lane)
 	return nil
 }
 
-// end makes a lane idle.
-func (g *Generator) end(l *lane) {
+// leave frees a text's lane, unless it is free.
+func (g *Generator) leave(t *writing) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l.unread = nil
+	g.release(t)
 }
 
-// advance returns the tokens of a lane that other calls have chosen meanwhile. If there are none,
+// release is leave for those who have the lock.
+func (g *Generator) release(t *writing) {
+	if g.lanes[t.lane] == t {
+		g.lanes[t.lane] = nil
+		g.free <- t.lane
+	}
+}
+
+// advance returns the tokens of a text that other calls have chosen meanwhile. If there are none,
 // it runs a step.
-func (g *Generator) advance(l *lane) (ready []chosen, err error) {
+func (g *Generator) advance(t *writing) (ready []chosen, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(l.chosen) == 0 && l.err == nil {
+	if len(t.chosen) == 0 && t.err == nil {
 		if err := g.step(); err != nil {
 			return nil, err
 		}
 	}
-	ready, l.chosen = l.chosen, nil
-	return ready, l.err
+	ready, t.chosen = t.chosen, nil
+	return ready, t.err
 }
 
-// step lets each lane read a token, and then choose one if it has read all of its prefix. An idle
-// lane reads token 0.
+// step lets each text read a token, and then choose one if it has read all of its prefix. A free
+// lane reads token 0. A text that is complete, or failed, leaves its lane.
 func (g *Generator) step() (err error) {
 	defer compute.Catch(&err)
 	m := g.inference.model
 	predict := false
-	for b := range g.lanes {
-		l := &g.lanes[b]
-		g.tokens[b] = 0
-		if len(l.unread) > 0 {
-			g.tokens[b] = l.unread[0]
-			predict = predict || len(l.unread) == 1
+	for lane, t := range g.lanes {
+		g.tokens[lane] = 0
+		if t != nil {
+			g.tokens[lane] = t.unread[0]
+			predict = predict || len(t.unread) == 1
 		}
 	}
 	if err := g.read(predict); err != nil {
 		return err
 	}
+	v := m.config.Vocab
 	if predict {
 		m.dev.Download(g.host, g.logits)
 	}
-	for b := range g.lanes {
-		l := &g.lanes[b]
-		if len(l.unread) == 0 {
+	for lane, t := range g.lanes {
+		if t == nil {
 			continue
 		}
-		if l.unread = l.unread[1:]; len(l.unread) > 0 {
+		if t.unread = t.unread[1:]; len(t.unread) > 0 {
 			continue
 		}
 		var c chosen
-		if c, l.err = g.chooser.next(g.host[b*m.config.Vocab:][:m.config.Vocab], l.how,
-			l.rng); l.err != nil {
-			continue
+		if c, t.err = g.chooser.next(g.host[lane*v:][:v], t.how, t.rng); t.err == nil {
+			t.chosen, t.unread = append(t.chosen, c), append(t.unread, c.token)
+			t.left--
 		}
-		l.chosen = append(l.chosen, c)
-		if l.left--; l.left > 0 {
-			l.unread = append(l.unread, c.token)
+		if t.err != nil || t.left == 0 {
+			g.release(t)
 		}
 	}
 	return nil

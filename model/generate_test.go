@@ -188,13 +188,14 @@ func TestLogProbabilities(t *testing.T) {
 }
 
 // TestGenerateTogether compares texts that are generated side by side with the same ones generated
-// alone. More calls run than there are lanes, so lanes are reused, and some calls are cancelled.
+// one after the other. More calls run than there are lanes, so lanes are reused, and some calls are
+// cancelled.
 func TestGenerateTogether(t *testing.T) {
 	const lanes, calls, n = 3, 24, 12
 	for name, cfg := range shapes() {
 		t.Run(name, func(t *testing.T) {
 			m := newModel(t, cfg)
-			alone, err := m.NewGenerator(1)
+			alone, err := m.NewGenerator(lanes)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -49,46 +49,48 @@ func (p treePart) multiply(y, x []float32, w string, backward bool, beta float32
 	p.tree.dev.Gemm(false, true, len(x)/in, out, in, 1, x, p.params(w), beta, y)
 }
 
-// learn adds the gradient of the weights of y = x wᵀ.
-func (p treePart) learn(w string, dy, x []float32) {
+// weightGradient adds the gradient of the weights of y = x wᵀ.
+func (p treePart) weightGradient(w string, dy, x []float32) {
 	v := find(p.tree.views, w)
 	out, in := v.Shape[0], v.Shape[1]
 	p.tree.dev.Gemm(true, false, out, in, len(x)/in, 1, dy, x, 1, p.grads(w))
 }
 
-// join gathers the children's h.
-func (p treePart) join(at level) []float32 {
-	joined := p.rows(p.room.joined, at.first, at.last, 1)
-	gather(joined, p.room.h, p.forest.below[at.first:at.last], p.tree.config.width())
-	return joined
+// gatherChildren copies h of the nodes' children, node by node, to gathered and returns it.
+func (p treePart) gatherChildren(at level) []float32 {
+	gathered := p.rows(p.room.gathered, at.first, at.last, 1)
+	gather(gathered, p.room.h, p.forest.below[at.first:at.last], p.tree.config.width())
+	return gathered
 }
 
-// part adds the gradients of the joined h to the children's.
-func (p treePart) part(at level, djoined []float32) {
-	scatter(p.room.dh, djoined, p.forest.below[at.first:at.last], p.tree.config.width())
+// scatterChildren adds the gradients of gathered to those of the children's h.
+func (p treePart) scatterChildren(at level, dgathered []float32) {
+	scatter(p.room.dh, dgathered, p.forest.below[at.first:at.last], p.tree.config.width())
 }
 
 // treeRNN is the cell TreeRNN.
 type treeRNN struct{ treePart }
 
 func (p treeRNN) leaves(at level, x []float32) {
-	p.squash(p.rows(p.room.h, at.from, at.to, 1), x, leafWeight, leafBias)
+	p.tanhLayer(p.rows(p.room.h, at.from, at.to, 1), x, leafWeight, leafBias)
 }
 
 func (p treeRNN) compose(at level) {
-	p.squash(p.rows(p.room.h, at.from, at.to, 1), p.join(at), composeWeight, composeBias)
+	h := p.rows(p.room.h, at.from, at.to, 1)
+	p.tanhLayer(h, p.gatherChildren(at), composeWeight, composeBias)
 }
 
-func (p treeRNN) squash(y, x []float32, w, b string) {
+// tanhLayer sets y to tanh(x wᵀ + b).
+func (p treeRNN) tanhLayer(y, x []float32, w, b string) {
 	p.multiply(y, x, w, false, 0)
 	p.tree.dev.AddBias(y, p.params(b))
 	p.tree.dev.Tanh(y)
 }
 
 func (p treeRNN) composeBackward(at level) {
-	djoined := p.rows(p.room.djoined, at.first, at.last, 1)
-	p.backward(at, djoined, composeWeight)
-	p.part(at, djoined)
+	dgathered := p.rows(p.room.dgathered, at.first, at.last, 1)
+	p.backward(at, dgathered, composeWeight)
+	p.scatterChildren(at, dgathered)
 }
 
 // backward turns the gradients of h into those before tanh, and computes those of what was read.
@@ -102,9 +104,9 @@ func (p treeRNN) leavesBackward(at level, _, dx []float32) { p.backward(at, dx, 
 
 func (p treeRNN) weights(leaves, nodes int) {
 	of, above := p.rows(p.room.dh, 0, leaves, 1), p.rows(p.room.dh, leaves, nodes, 1)
-	p.learn(leafWeight, of, p.room.x[:leaves*p.tree.config.Embed])
+	p.weightGradient(leafWeight, of, p.room.x[:leaves*p.tree.config.Embed])
 	addRows(p.grads(leafBias), of)
-	p.learn(composeWeight, above, p.rows(p.room.joined, 0, len(p.forest.below), 1))
+	p.weightGradient(composeWeight, above, p.rows(p.room.gathered, 0, len(p.forest.below), 1))
 	addRows(p.grads(composeBias), above)
 }
 

@@ -12,24 +12,24 @@ func (p treeLSTM) leaves(at level, x []float32) {
 }
 
 func (p treeLSTM) compose(at level) {
-	joined := p.join(at)
-	p.multiply(p.rows(p.room.gates, at.from, at.to, inputGates), p.read(at, joined), composeWeight,
-		false, 0)
-	p.multiply(p.rows(p.room.forget, at.first, at.last, 1), joined, forgetWeight, false, 0)
+	gathered := p.gatherChildren(at)
+	gates := p.rows(p.room.gates, at.from, at.to, inputGates)
+	p.multiply(gates, p.gateInputs(at, gathered), composeWeight, false, 0)
+	p.multiply(p.rows(p.room.forget, at.first, at.last, 1), gathered, forgetWeight, false, 0)
 	p.activate(at)
 }
 
-// read returns what the gates i, o and u read: h of the children side by side, or their sum.
-func (p treeLSTM) read(at level, joined []float32) []float32 {
+// gateInputs returns what the gates i, o and u read: h of the children side by side, or their sum.
+func (p treeLSTM) gateInputs(at level, gathered []float32) []float32 {
 	if !p.summed() {
-		return joined
+		return gathered
 	}
 	leaves := p.forest.starts[1]
 	sums := p.rows(p.room.sums, at.from-leaves, at.to-leaves, 1)
 	clear(sums)
 	for row := at.from; row < at.to; row++ {
 		sum := p.rows(sums, row-at.from, row-at.from+1, 1)
-		addRows(sum, p.rows(p.room.joined, p.forest.parts[row], p.forest.parts[row+1], 1))
+		addRows(sum, p.rows(p.room.gathered, p.forest.parts[row], p.forest.parts[row+1], 1))
 	}
 	return sums
 }
@@ -56,7 +56,7 @@ func (p treeLSTM) activate(at level) {
 	}
 	dev.Tanh(forget)
 	for row := at.from; row < at.to; row++ {
-		p.remember(row)
+		p.cellState(row)
 	}
 	tanh := p.rows(p.room.tanh, at.from, at.to, 1)
 	copy(tanh, p.rows(p.room.c, at.from, at.to, 1))
@@ -71,8 +71,9 @@ func (p treeLSTM) activate(at level) {
 	}
 }
 
-// remember computes c of a row, and finishes its gates.
-func (p treeLSTM) remember(row int) {
+// cellState computes c of a row from its gates and its children's c. Before, the gates i, o and f
+// are tanh(x/2), and it makes them σ(x).
+func (p treeLSTM) cellState(row int) {
 	H := p.tree.config.width()
 	c := p.rows(p.room.c, row, row+1, 1)
 	g := p.rows(p.room.gates, row, row+1, inputGates)
@@ -94,22 +95,22 @@ func (p treeLSTM) remember(row int) {
 
 func (p treeLSTM) composeBackward(at level) {
 	p.backward(at)
-	djoined := p.rows(p.room.djoined, at.first, at.last, 1)
+	dgathered := p.rows(p.room.dgathered, at.first, at.last, 1)
 	gates := p.rows(p.room.gates, at.from, at.to, inputGates)
-	p.multiply(djoined, p.rows(p.room.forget, at.first, at.last, 1), forgetWeight, true, 0)
+	p.multiply(dgathered, p.rows(p.room.forget, at.first, at.last, 1), forgetWeight, true, 0)
 	if p.summed() {
 		sums := p.rows(p.room.dsums, 0, at.to-at.from, 1)
 		p.multiply(sums, gates, composeWeight, true, 0)
 		for row := at.from; row < at.to; row++ {
 			for child := p.forest.parts[row]; child < p.forest.parts[row+1]; child++ {
-				addTo(p.rows(p.room.djoined, child, child+1, 1),
+				addTo(p.rows(p.room.dgathered, child, child+1, 1),
 					p.rows(sums, row-at.from, row-at.from+1, 1))
 			}
 		}
 	} else {
-		p.multiply(djoined, gates, composeWeight, true, 1)
+		p.multiply(dgathered, gates, composeWeight, true, 1)
 	}
-	p.part(at, djoined)
+	p.scatterChildren(at, dgathered)
 }
 
 // backward turns the gates into their gradients before σ and tanh, and computes dc of the children.
@@ -145,16 +146,17 @@ func (p treeLSTM) leavesBackward(at level, _, dx []float32) {
 }
 
 func (p treeLSTM) weights(leaves, nodes int) {
-	p.learn(leafWeight, p.rows(p.room.gates, 0, leaves, inputGates),
+	p.weightGradient(leafWeight, p.rows(p.room.gates, 0, leaves, inputGates),
 		p.room.x[:leaves*p.tree.config.Embed])
 	children := len(p.forest.below)
-	joined, forget := p.rows(p.room.joined, 0, children, 1), p.rows(p.room.forget, 0, children, 1)
-	p.learn(forgetWeight, forget, joined)
+	gathered := p.rows(p.room.gathered, 0, children, 1)
+	forget := p.rows(p.room.forget, 0, children, 1)
+	p.weightGradient(forgetWeight, forget, gathered)
 	addRows(p.grads(forgetBias), forget)
-	read := joined
+	inputs := gathered
 	if p.summed() {
-		read = p.rows(p.room.sums, 0, nodes-leaves, 1)
+		inputs = p.rows(p.room.sums, 0, nodes-leaves, 1)
 	}
-	p.learn(composeWeight, p.rows(p.room.gates, leaves, nodes, inputGates), read)
+	p.weightGradient(composeWeight, p.rows(p.room.gates, leaves, nodes, inputGates), inputs)
 	addRows(p.grads(composeBias), p.rows(p.room.gates, 0, nodes, inputGates))
 }

@@ -23,16 +23,16 @@ type TreePass struct {
 
 // treeRoom is the memory of a pass. Rows are in the order of the forest, or of its children.
 type treeRoom struct {
-	x, dx           []float32 // [N, E]: of the leaves
-	h, dh           []float32 // [N, H]
-	joined, djoined []float32 // [N, H]: h of the children
-	sums, dsums     []float32 // [N, H]: of a node's children
-	gates           []float32 // [N, 3H]: i, o, u, then their gradients before σ and tanh
-	forget          []float32 // [N, H]: of each child, then its gradient
-	c, dc, tanh     []float32 // [N, H]
-	top, dtop       []float32 // [R, H]: rows of h with targets
-	logits          []float32 // [R, C]
-	labelsAtOnce    int       // R
+	x, dx               []float32 // [N, E]: of the leaves
+	h, dh               []float32 // [N, H]
+	gathered, dgathered []float32 // [N, H]: h of the children
+	sums, dsums         []float32 // [N, H]: of a node's children
+	gates               []float32 // [N, 3H]: i, o, u, then their gradients before σ and tanh
+	forget              []float32 // [N, H]: of each child, then its gradient
+	c, dc, tanh         []float32 // [N, H]
+	top, dtop           []float32 // [R, H]: rows of h with targets
+	logits              []float32 // [R, C]
+	labelsAtOnce        int       // R
 }
 
 // inputGates are those of a TreeLSTM that are not forget gates: i, o, u.
@@ -47,7 +47,7 @@ func (c TreeConfig) room(nodes int, tensor func(n int) []float32) (r treeRoom) {
 	r.x, r.dx = tensor(nodes*c.Embed), tensor(nodes*c.Embed)
 	r.h, r.dh = tensor(nodes*H), tensor(nodes*H)
 	if c.Cell != TreeBag {
-		r.joined, r.djoined = tensor(nodes*H), tensor(nodes*H)
+		r.gathered, r.dgathered = tensor(nodes*H), tensor(nodes*H)
 	}
 	if c.Cell == TreeChildSum {
 		r.sums, r.dsums = tensor(nodes*H), tensor(nodes*H)

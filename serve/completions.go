@@ -34,11 +34,14 @@ type api struct {
 	texts Texts
 	began int64 // Unix time
 
-	mu   sync.Mutex
-	open int // texts in progress or waiting
+	mu      sync.Mutex
+	open    int            // texts in progress or waiting
+	closed  bool           // no text may begin
+	running sync.WaitGroup // requests for texts; Add is called with mu, while closed is false
 }
 
-func newAPI(cfg Config, texts Texts) *api {
+// newAPI makes the API of a server that ends with ctx, and all texts with it.
+func newAPI(ctx context.Context, cfg Config, texts Texts) *api {
 	a := &api{ServeMux: http.NewServeMux(), cfg: cfg, texts: texts, began: time.Now().Unix()}
 	a.HandleFunc("GET "+healthPath, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("ok\n"))
@@ -48,13 +51,24 @@ func newAPI(cfg Config, texts Texts) *api {
 	})
 	a.HandleFunc("GET /v1/models/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if r.PathValue("name") != cfg.Name {
-			http.NotFound(w, r)
+			refuse(w, a.notFound(r.PathValue("name")))
 			return
 		}
 		answer(w, http.StatusOK, a.model())
 	})
-	a.HandleFunc("POST /v1/completions", a.completions)
+	a.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		refuse(w, &apiError{http.StatusNotFound, "not_found", fmt.Sprintf("there is no %s %s "+
+			"here, only POST /v1/completions and GET /v1/models", r.Method, r.URL.Path)})
+	})
+	a.HandleFunc("POST /v1/completions", func(w http.ResponseWriter, r *http.Request) {
+		a.completions(ctx, w, r)
+	})
 	return a
+}
+
+func (a *api) notFound(model string) *apiError {
+	return &apiError{http.StatusNotFound, "model_not_found",
+		fmt.Sprintf("there is no model %q here, only %q", model, a.cfg.Name)}
 }
 
 func (a *api) model() map[string]any {
@@ -93,8 +107,8 @@ type usage struct {
 	Total      int `json:"total_tokens"`
 }
 
-// completions answers a request.
-func (a *api) completions(w http.ResponseWriter, r *http.Request) {
+// completions answers a request. The end of the server ends its texts.
+func (a *api) completions(server context.Context, w http.ResponseWriter, r *http.Request) {
 	q, refused := a.read(w, r)
 	if refused != nil {
 		refuse(w, refused)
@@ -107,17 +121,23 @@ func (a *api) completions(w http.ResponseWriter, r *http.Request) {
 			"the server is busy: ask again later"})
 		return
 	}
-	defer a.admit(-n)
+	defer a.leave(n)
 	ctx, cancel := context.WithTimeout(r.Context(), timeLimit)
 	defer cancel()
+	defer context.AfterFunc(server, cancel)()
+	writes, err := a.prompts(q)
+	if err != nil {
+		refuse(w, a.failure(ctx, err))
+		return
+	}
 	whole := completion{ID: "cmpl-" + rand.Text(), Object: "text_completion",
 		Created: time.Now().Unix(), Model: a.cfg.Name}
 	if q.Stream {
-		a.stream(ctx, w, q, whole)
+		a.stream(ctx, w, q, writes, whole)
 		return
 	}
 	whole.Choices = make([]choice, n)
-	used, err := a.generate(ctx, q, func(part choice) error {
+	used, err := a.generate(ctx, q, writes, func(part choice) error {
 		c := &whole.Choices[part.Index] // of one goroutine each
 		c.add(part)
 		return nil
@@ -137,19 +157,48 @@ func (a *api) together() int { return min(textLimit, a.cfg.Lanes*waitFactor) }
 func (a *api) admit(n int) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.open+n > a.cfg.Lanes*waitFactor {
+	if a.closed || a.open+n > a.cfg.Lanes*waitFactor {
 		return false
 	}
 	a.open += n
+	a.running.Add(1)
 	return true
 }
 
-// stream answers with server-sent events.
-func (a *api) stream(ctx context.Context, w http.ResponseWriter, q *request, message completion) {
-	w.Header().Set("Content-Type", "text/event-stream")
-	w.Header().Set("Cache-Control", "no-store")
+func (a *api) leave(n int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open -= n
+	a.running.Done()
+}
+
+// close waits until all texts have ended. None begins any more.
+func (a *api) close() {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+// prompts reads all prompts. Each of the results writes texts after one.
+func (a *api) prompts(q *request) ([]lm.Continue, error) {
+	var writes []lm.Continue
+	for _, prompt := range q.Prompt {
+		write, err := a.texts.Read(prompt)
+		if err != nil {
+			return nil, err
+		}
+		writes = append(writes, write)
+	}
+	return writes, nil
+}
+
+// stream answers with server-sent events. An error before the first is an answer of its own.
+func (a *api) stream(ctx context.Context, w http.ResponseWriter, q *request,
+	writes []lm.Continue, message completion) {
 	control := http.NewResponseController(w)
 	var mu sync.Mutex
+	begun := false
 	send := func(v any) error {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -157,6 +206,11 @@ func (a *api) stream(ctx context.Context, w http.ResponseWriter, q *request, mes
 		}
 		mu.Lock()
 		defer mu.Unlock()
+		if !begun {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Cache-Control", "no-store")
+		}
+		begun = true
 		if err := control.SetWriteDeadline(time.Now().Add(web.WriteTimeout)); err != nil {
 			return err
 		}
@@ -165,12 +219,15 @@ func (a *api) stream(ctx context.Context, w http.ResponseWriter, q *request, mes
 		}
 		return control.Flush()
 	}
-	used, err := a.generate(ctx, q, func(part choice) error {
+	used, err := a.generate(ctx, q, writes, func(part choice) error {
 		of := message
 		of.Choices = []choice{part}
 		return send(of)
 	})
 	switch {
+	case err != nil && !begun:
+		refuse(w, a.failure(ctx, err))
+		return
 	case err != nil:
 		_ = send(a.failure(ctx, err)) // the client may be gone
 		return
@@ -184,14 +241,14 @@ func (a *api) stream(ctx context.Context, w http.ResponseWriter, q *request, mes
 // generate writes all texts side by side, and passes each part of one with its index. Parts of
 // different texts are passed concurrently.
 func (a *api) generate(
-	ctx context.Context, q *request, each func(choice) error,
+	ctx context.Context, q *request, writes []lm.Continue, each func(choice) error,
 ) (used usage, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	var mu sync.Mutex
 	for i := range len(q.Prompt) * q.N {
 		group.Go(func() error {
 			t := &text{request: q, index: i, stopper: stopper{stops: q.Stop}, each: each}
-			err := t.write(ctx, a.texts)
+			err := t.write(ctx, writes[i/q.N])
 			mu.Lock()
 			defer mu.Unlock()
 			if i%q.N == 0 {
@@ -221,8 +278,8 @@ type text struct {
 var errStopped = errors.New("a stop has come")
 
 // write writes the text.
-func (t *text) write(ctx context.Context, texts Texts) error {
-	err := texts.Write(ctx, t.Prompt[t.index/t.N], t.MaxTokens, t.sampling(t.index), t.piece)
+func (t *text) write(ctx context.Context, write lm.Continue) error {
+	err := write(ctx, t.MaxTokens, t.sampling(t.index), t.piece)
 	end := "length"
 	switch {
 	case errors.Is(err, errStopped):

@@ -87,8 +87,7 @@ func (a *api) read(w http.ResponseWriter, r *http.Request) (*request, *apiError)
 		return nil, invalid("the request has more than one JSON object")
 	}
 	if q.Model != "" && q.Model != a.cfg.Name {
-		return nil, &apiError{http.StatusNotFound, "model_not_found",
-			fmt.Sprintf("there is no model %q here, only %q", q.Model, a.cfg.Name)}
+		return nil, a.notFound(q.Model)
 	}
 	if len(q.Prompt) == 0 {
 		q.Prompt = list{""}

@@ -20,7 +20,6 @@ import (
 	"rondo/internal/app"
 	"rondo/internal/certs"
 	"rondo/internal/web"
-	"rondo/model"
 	"rondo/task/lm"
 )
 
@@ -48,10 +47,10 @@ type Config struct {
 	Opened func(url string)
 }
 
-// Texts continues texts; *job.Texts implements it. Write may be called concurrently.
+// Texts continues texts; *job.Texts implements it.
 type Texts interface {
-	Write(ctx context.Context, prefix string, tokens int, how model.Sampling,
-		each func(lm.Piece) error) error
+	// Read reads the prefix of texts. What it returns may be called concurrently.
+	Read(prefix string) (lm.Continue, error)
 }
 
 // Validate returns nil, or an error of one line that names the wrong flag.
@@ -75,7 +74,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Run serves until ctx ends. It returns an error if it cannot listen.
+// Run serves until ctx ends. It returns when all texts have ended too: the model may be freed. It
+// returns an error if it cannot listen.
 func Run(ctx context.Context, cfg Config, texts Texts) error {
 	if err := cfg.Validate(); err != nil {
 		return app.Usage(err)
@@ -84,7 +84,9 @@ func Run(ctx context.Context, cfg Config, texts Texts) error {
 	if err != nil {
 		return app.Usage(err)
 	}
-	handler, err := cfg.protect(newAPI(cfg, texts))
+	requests := newAPI(ctx, cfg, texts)
+	defer requests.close()
+	handler, err := cfg.protect(requests)
 	if err != nil {
 		return app.Usage(err)
 	}

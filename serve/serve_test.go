@@ -32,12 +32,20 @@ type echoing struct {
 	left          chan error
 }
 
-func (e echoing) Write(
+func (e echoing) Read(prefix string) (lm.Continue, error) {
+	if strings.Contains(prefix, "?") {
+		return nil, app.Usagef("no token for %q", prefix)
+	}
+	return func(
+		ctx context.Context, tokens int, how model.Sampling, each func(lm.Piece) error,
+	) error {
+		return e.write(ctx, prefix, tokens, how, each)
+	}, nil
+}
+
+func (e echoing) write(
 	ctx context.Context, prefix string, tokens int, how model.Sampling, each func(lm.Piece) error,
 ) error {
-	if strings.Contains(prefix, "?") {
-		return app.Usagef("no token for %q", prefix)
-	}
 	if strings.Contains(prefix, "!") {
 		return errors.New("the device failed")
 	}
@@ -54,6 +62,9 @@ func (e echoing) Write(
 		return err
 	}
 	for i := range tokens {
+		if i == 2 && strings.Contains(prefix, "#") {
+			return errors.New("the device failed later")
+		}
 		text := fmt.Sprintf("%c%d", 'a'+rune(how.Seed), i)
 		if err := each(lm.Piece{Text: text, Tokens: 1, LogProbability: -0.5}); err != nil {
 			return err
@@ -65,16 +76,8 @@ func (e echoing) Write(
 // start serves until the test ends, and returns the URL.
 func start(t *testing.T, cfg Config, texts Texts) string {
 	t.Helper()
-	cfg.Listen, cfg.Name, cfg.Tokens = "127.0.0.1:0", "song", 100
-	if cfg.Lanes == 0 {
-		cfg.Lanes = 2
-	}
-	cfg.Log = slog.New(slog.DiscardHandler)
-	opened := make(chan string, 1)
-	cfg.Opened = func(url string) { opened <- url }
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, cfg, texts) }()
+	url, ended := startUntil(ctx, t, cfg, texts)
 	t.Cleanup(func() {
 		cancel()
 		http.DefaultClient.CloseIdleConnections()
@@ -82,22 +85,38 @@ func start(t *testing.T, cfg Config, texts Texts) string {
 			t.Error(err)
 		}
 	})
+	return url
+}
+
+// startUntil serves until ctx ends. ended has the result of Run.
+func startUntil(ctx context.Context, t *testing.T, cfg Config, texts Texts) (
+	url string, ended chan error) {
+	t.Helper()
+	cfg.Listen, cfg.Name, cfg.Tokens = "127.0.0.1:0", "song", 100
+	if cfg.Lanes == 0 {
+		cfg.Lanes = 2
+	}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	opened := make(chan string, 1)
+	cfg.Opened = func(url string) { opened <- url }
+	ended = make(chan error, 1)
+	go func() { ended <- Run(ctx, cfg, texts) }()
 	select {
-	case url := <-opened:
-		return url
+	case url = <-opened:
 	case err := <-ended:
 		t.Fatal(err)
 	}
-	return ""
+	return url, ended
 }
 
-// ask sends a request, and returns the status and the body.
+// ask sends a request, and returns the status and the body; 0 after an error.
 func ask(t *testing.T, url, body string, headers ...string) (status int, answer string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions",
 		strings.NewReader(body))
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0, ""
 	}
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(headers); i += 2 {
@@ -105,12 +124,13 @@ func ask(t *testing.T, url, body string, headers ...string) (status int, answer 
 	}
 	got, err := http.DefaultClient.Do(r)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0, ""
 	}
 	defer got.Body.Close()
 	text, err := io.ReadAll(got.Body)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
 	}
 	return got.StatusCode, string(text)
 }
@@ -189,9 +209,16 @@ func TestStream(t *testing.T) {
 		"stop"} || !done || used == nil || used.Completion != 27 {
 		t.Errorf("texts %q end by %q, usage %v, done %t", texts, ends, used, done)
 	}
-	if _, body := ask(t, url, `{"prompt": "!", "stream": true}`); !strings.Contains(body,
-		"the device failed") || strings.Contains(body, "DONE") {
+	_, body = ask(t, url, `{"prompt": "#", "stream": true}`)
+	if !strings.Contains(body, `data: {"error":`) || !strings.Contains(body, "failed later") ||
+		strings.Contains(body, "DONE") {
 		t.Errorf("a stream that fails: %s", body)
+	}
+	for prompt, want := range map[string]int{"!": 500, "?": 400} {
+		status, body := ask(t, url, fmt.Sprintf(`{"prompt": %q, "stream": true}`, prompt))
+		if status != want || !strings.HasPrefix(body, `{"error":`) {
+			t.Errorf("a stream that fails at once: %d %s", status, body)
+		}
 	}
 }
 
@@ -234,6 +261,19 @@ func TestRefused(t *testing.T) {
 	if status, text := ask(t, url, `{}`, "Content-Type", "text/plain"); status != 400 {
 		t.Errorf("plain text: %d %s", status, text)
 	}
+	for _, path := range []string{"/", "/v1/completions", "/v1/chat/completions", "/v1/models/x"} {
+		got, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer struct{ Error struct{ Message string } }
+		err = json.NewDecoder(got.Body).Decode(&answer)
+		_ = got.Body.Close()
+		if err != nil || got.StatusCode != http.StatusNotFound ||
+			!strings.HasPrefix(answer.Error.Message, "there is no ") {
+			t.Errorf("GET %s: %s %+v (%v)", path, got.Status, answer, err)
+		}
+	}
 }
 
 // TestBusy: more texts than may wait are refused, and admitted again when others have gone.
@@ -246,7 +286,11 @@ func TestBusy(t *testing.T) {
 		full <- status
 	}()
 	for range waitFactor {
-		<-m.entered
+		select {
+		case <-m.entered:
+		case status := <-full:
+			t.Fatalf("not all texts have begun: %d", status)
+		}
 	}
 	if status, text := ask(t, url, `{}`); status != http.StatusTooManyRequests {
 		t.Errorf("one text more: %d %s", status, text)
@@ -288,6 +332,36 @@ func TestGone(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+}
+
+// TestEnd: a server that ends also ends its texts, and waits for them.
+func TestEnd(t *testing.T) {
+	m := echoing{entered: make(chan struct{}), wait: make(chan struct{}), left: make(chan error)}
+	ctx, cancel := context.WithCancel(t.Context())
+	url, ended := startUntil(ctx, t, Config{}, m)
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		got, err := http.Post(url+"/v1/completions", "application/json", strings.NewReader("{}"))
+		if err == nil { // else the connection was closed first
+			_ = got.Body.Close()
+		}
+	}()
+	<-m.entered
+	cancel()
+	select {
+	case err := <-m.left:
+		if !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	case err := <-ended:
+		t.Fatalf("the server has ended before its text: %v", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	<-asked
+	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestToken: without the token a client learns only that the server runs.

@@ -18,7 +18,7 @@ import sys
 import tempfile
 
 RONDO = pathlib.Path(__file__).parents[2] / "bin" / "rondo"
-FLAGS = "--embed 32 --hidden 64 --batch 32 --epochs 5 --lr 0.005 --clip-scope global".split()
+FLAGS = "--embed 32 --batch 32 --epochs 5 --lr 0.005 --clip-scope global".split()
 CELLS = ["lstm", "child-sum", "rnn", "bag"]
 LEARN, REST, OPERATIONS, LONGER = 10_000, 1_000, 8, 16
 MODULUS = 5
@@ -70,8 +70,10 @@ def main():
         right = {}
         for cell in CELLS:
             run = f"{folder}/{cell}"
+            hidden = [] if cell == "bag" else ["--hidden", "64"]
             subprocess.run([RONDO, "train", "--task", "tree", "--tree-cell", cell, "--corpus",
-                            f"{folder}/learn.txt", "--checkpoint-dir", run, *FLAGS, *arguments],
+                            f"{folder}/learn.txt", "--checkpoint-dir", run, *hidden, *FLAGS,
+                            *arguments],
                            check=True)
             for name in "rest", "longer":
                 result = json.loads(subprocess.run(

@@ -128,13 +128,17 @@ func generateCommand() *cobra.Command {
 			return err
 		}
 		defer texts.Close()
+		write, err := texts.Read(prefix)
+		if err != nil {
+			return err
+		}
 		for number := range f.number {
 			if number > 0 && !f.asJSON {
 				fmt.Fprintln(cmd.OutOrStdout())
 			}
 			how := f.how
 			how.Seed += uint64(number)
-			if err := f.write(cmd, t, texts, prefix, how); err != nil {
+			if err := f.write(cmd, t, write, how); err != nil {
 				return err
 			}
 		}
@@ -148,11 +152,11 @@ func textTasks() []string { return []string{task.LM, task.NGram, task.HMM, task.
 
 // write writes one text: as it is generated, or as JSON.
 func (f *generateFlags) write(
-	cmd *cobra.Command, t *job.Trained, texts *job.Texts, prefix string, how model.Sampling,
+	cmd *cobra.Command, t *job.Trained, write lm.Continue, how model.Sampling,
 ) error {
 	out := cmd.OutOrStdout()
 	if !f.asJSON {
-		err := texts.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+		err := write(cmd.Context(), f.tokens, how, func(p lm.Piece) error {
 			_, err := io.WriteString(out, p.Text)
 			return err
 		})
@@ -162,7 +166,7 @@ func (f *generateFlags) write(
 	one := generated{Checkpoint: t.Path, Step: t.Step}
 	var text strings.Builder
 	first := true
-	err := texts.Write(cmd.Context(), prefix, f.tokens, how, func(p lm.Piece) error {
+	err := write(cmd.Context(), f.tokens, how, func(p lm.Piece) error {
 		text.WriteString(p.Text)
 		if f.logProbabilities && !first && p.Tokens > 0 {
 			one.Tokens = append(one.Tokens, p.Text)

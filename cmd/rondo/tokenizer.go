@@ -95,13 +95,22 @@ func tokenizerShowCommand() *cobra.Command {
 			_, err = fmt.Fprintf(out, "%s, %d tokens, %d merges\nnormalizers     %s\n"+
 				"pre-tokenizers  %s\ndecoders        %s\nadded tokens    %s\n", d.Model, d.Tokens,
 				d.Merges, named(d.Normalizers), named(d.PreTokenizers), named(d.Decoders),
-				named(d.Added))
+				named(escaped(d.Added)))
 			return err
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	c.Flags().BoolVar(&whole, "whole", false, "print the tokenizer.json itself")
 	return c
+}
+
+// escaped makes tokens safe to print.
+func escaped(tokens []string) []string {
+	all := make([]string, len(tokens))
+	for i, token := range tokens {
+		all[i] = strconv.Quote(token)
+	}
+	return all
 }
 
 func named(names []string) string {
@@ -145,7 +154,7 @@ func tokenizerEncodeCommand() *cobra.Command {
 			encoder, speed, objects := t.NewEncoder(), encodingSpeed{}, json.NewEncoder(out)
 			err = eachLine(cmd.InOrStdin(), func(line []byte) error {
 				begin := time.Now()
-				ids, err := encoder.Encode(line, true)
+				ids, err := encoder.Encode(line, true, true)
 				speed.Seconds += time.Since(begin).Seconds()
 				if err != nil {
 					return err
@@ -178,7 +187,7 @@ func tokenizerEncodeCommand() *cobra.Command {
 }
 
 func encodingOf(t *subword.Tokenizer, ids []int32) encoding {
-	e := encoding{IDs: ids, Tokens: []string{}}
+	e := encoding{IDs: append([]int32{}, ids...), Tokens: []string{}}
 	for _, id := range ids {
 		e.Tokens = append(e.Tokens, t.Token(id))
 	}

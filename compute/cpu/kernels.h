@@ -276,10 +276,10 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
                             long rows, size_t *only);
 
 
-// Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
 // Says that all further passes have the same weights.
 void rondo_layer_keep(struct layer *l);
 
+// Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
 int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 
 // Calls through the table, for Go, on a team. The forward pass returns 0 when there is no memory

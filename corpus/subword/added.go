@@ -126,18 +126,19 @@ func isSpaceBefore(text []byte) bool {
 
 // extract cuts the added tokens out of a text and normalizes what is between them.
 func (a *added) extract(
-	dst []piece, text []byte, first bool, rules []normalizer,
+	dst []piece, text []byte, first, last bool, rules []normalizer,
 ) ([]piece, error) {
 	for _, p := range a.raw.cut(nil, piece{text, -1, first}) {
 		if p.id >= 0 {
 			dst = append(dst, p)
 			continue
 		}
-		// A document's mark is put before each part between added tokens, as in tokenizers.
+		// Each part between added tokens is a document to the normalizers, as in tokenizers.
 		begins := first || &text[0] != &p.text[0]
+		ends := last || &text[len(text)-1] != &p.text[len(p.text)-1]
 		for _, r := range rules {
 			var err error
-			if p.text, err = r.normalize(p.text, begins); err != nil {
+			if p.text, err = r.normalize(p.text, begins, ends); err != nil {
 				return nil, err
 			}
 			if len(p.text) > maxNormalized {

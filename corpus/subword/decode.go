@@ -3,12 +3,14 @@ package subword
 import (
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
 // decoder changes a list of tokens on its way to a text. It may change the list that it is given.
+// After a time, it leaves the tokens as they are if that takes long.
 type decoder interface {
-	decode(tokens []string) []string
+	decode(tokens []string, until time.Time) []string
 }
 
 // Decode returns the text of ids, which must be in [0, Len()).
@@ -23,8 +25,9 @@ func (t *Tokenizer) Decode(ids []int32) string {
 	if len(t.decoder) == 0 {
 		return strings.Join(tokens, " ")
 	}
+	until := time.Now().Add(maxDecoding + time.Duration(len(ids))*time.Millisecond)
 	for _, d := range t.decoder {
-		tokens = d.decode(tokens)
+		tokens = d.decode(tokens, until)
 	}
 	return strings.Join(tokens, "")
 }
@@ -56,23 +59,33 @@ func (s *Stream) Next(id int32) string {
 		s.ids = append(s.ids[:0], s.ids[s.done:]...)
 	}
 	s.done = len(s.ids)
-	if !strings.HasPrefix(now, before) { // the decoder joins tokens, such as WordPiece's "do not"
-		return now
+	return behind(before, now)
+}
+
+// behind returns what follows the common beginning of two texts in the second. A decoder may change
+// the text before a token, which has been shown.
+func behind(before, now string) string {
+	n := 0
+	for n < min(len(before), len(now)) && before[n] == now[n] {
+		n++
 	}
-	return now[len(before):]
+	for n < len(now) && n > 0 && !utf8.RuneStart(now[n]) {
+		n--
+	}
+	return now[n:]
 }
 
 // End returns the text of the tokens that are held back, and begins a new text.
 func (s *Stream) End() string {
 	before, all := s.of.Decode(s.ids[:s.done]), s.of.Decode(s.ids)
 	s.ids, s.done = s.ids[:0], 0
-	return strings.TrimPrefix(all, before)
+	return behind(before, all)
 }
 
 // byteDecoder undoes the byte level. Bytes that are no text become U+FFFD.
 type byteDecoder struct{}
 
-func (byteDecoder) decode(tokens []string) []string {
+func (byteDecoder) decode(tokens []string, _ time.Time) []string {
 	var text []byte
 	for _, token := range tokens {
 		text = appendBytes(text, token)
@@ -106,7 +119,7 @@ type wordPieceDecoder struct {
 	cleanup bool
 }
 
-func (w wordPieceDecoder) decode(tokens []string) []string {
+func (w wordPieceDecoder) decode(tokens []string, _ time.Time) []string {
 	for i, token := range tokens {
 		if i > 0 {
 			if part, ok := strings.CutPrefix(token, w.prefix); ok {
@@ -136,7 +149,7 @@ func cleanup(token string) string {
 // suffixDecoder replaces the mark at the ends of words by spaces, but not the last token's.
 type suffixDecoder string
 
-func (s suffixDecoder) decode(tokens []string) []string {
+func (s suffixDecoder) decode(tokens []string, _ time.Time) []string {
 	for i, token := range tokens {
 		by := " "
 		if i == len(tokens)-1 {
@@ -150,7 +163,7 @@ func (s suffixDecoder) decode(tokens []string) []string {
 // byteFallbackDecoder turns tokens such as <0xE6> into bytes.
 type byteFallbackDecoder struct{}
 
-func (byteFallbackDecoder) decode(tokens []string) []string {
+func (byteFallbackDecoder) decode(tokens []string, _ time.Time) []string {
 	var out []string
 	var held []byte
 	flush := func() {
@@ -180,7 +193,9 @@ func (byteFallbackDecoder) decode(tokens []string) []string {
 // fuse joins all tokens.
 type fuse struct{}
 
-func (fuse) decode(tokens []string) []string { return []string{strings.Join(tokens, "")} }
+func (fuse) decode(tokens []string, _ time.Time) []string {
+	return []string{strings.Join(tokens, "")}
+}
 
 // stripDecoder removes up to so many characters at the ends of each token.
 type stripDecoder struct {
@@ -188,7 +203,7 @@ type stripDecoder struct {
 	left, right int
 }
 
-func (s stripDecoder) decode(tokens []string) []string {
+func (s stripDecoder) decode(tokens []string, _ time.Time) []string {
 	for i, token := range tokens {
 		for range min(s.left, len(token)) {
 			token = strings.TrimPrefix(token, s.content)
@@ -202,8 +217,12 @@ func (s stripDecoder) decode(tokens []string) []string {
 }
 
 // decode replaces in each token what a pattern finds.
-func (r replace) decode(tokens []string) []string {
+func (r replace) decode(tokens []string, until time.Time) []string {
+	_, slow := r.pattern.(pattern)
 	for i, token := range tokens {
+		if slow && time.Now().After(until) {
+			break
+		}
 		changed, err := r.within([]byte(token), maxDecoded)
 		if err == nil { // what takes or makes too much leaves the token as it is
 			tokens[i] = string(changed)

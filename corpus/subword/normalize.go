@@ -10,15 +10,15 @@ import (
 )
 
 // normalizer changes a text before it is split. It may return its argument, which it does not
-// change.
+// change. first and last say that the document begins and ends with the text.
 type normalizer interface {
-	normalize(text []byte, first bool) ([]byte, error)
+	normalize(text []byte, first, last bool) ([]byte, error)
 }
 
 // mapped changes each text by itself.
 type mapped func(text []byte) []byte
 
-func (m mapped) normalize(text []byte, _ bool) ([]byte, error) { return m(text), nil }
+func (m mapped) normalize(text []byte, _, _ bool) ([]byte, error) { return m(text), nil }
 
 // characters is a normalizer that replaces single characters. change appends what stands for r.
 func characters(change func(dst []byte, r rune) []byte) mapped {
@@ -53,7 +53,7 @@ func toLower(dst []byte, r rune) []byte {
 
 func isMark(r rune) bool { return unicode.Is(unicode.M, r) }
 
-// byNames are the normalizers without parameters.
+// byName returns a normalizer without parameters; nil: none has the name.
 func byName(name string) normalizer {
 	switch name {
 	case "NFC":
@@ -119,23 +119,23 @@ func spaceChinese(dst []byte, r rune) []byte {
 	return utf8.AppendRune(dst, r)
 }
 
-// strip removes white space at a text's ends.
-func strip(left, right bool) mapped {
-	return func(text []byte) []byte {
-		if left {
-			text = bytes.TrimLeftFunc(text, unicode.IsSpace)
-		}
-		if right {
-			text = bytes.TrimRightFunc(text, unicode.IsSpace)
-		}
-		return text
+// strip removes white space at a document's ends.
+type strip struct{ left, right bool }
+
+func (s strip) normalize(text []byte, first, last bool) ([]byte, error) {
+	if s.left && first {
+		text = bytes.TrimLeftFunc(text, unicode.IsSpace)
 	}
+	if s.right && last {
+		text = bytes.TrimRightFunc(text, unicode.IsSpace)
+	}
+	return text, nil
 }
 
 // prepend puts a mark before a document.
 type prepend string
 
-func (p prepend) normalize(text []byte, first bool) ([]byte, error) {
+func (p prepend) normalize(text []byte, first, _ bool) ([]byte, error) {
 	if !first || len(text) == 0 {
 		return text, nil
 	}
@@ -148,7 +148,10 @@ type replace struct {
 	by      string
 }
 
-func (r replace) normalize(text []byte, _ bool) ([]byte, error) {
+func (r replace) normalize(text []byte, first, last bool) ([]byte, error) {
+	if p, ok := r.pattern.(pattern); ok {
+		r.pattern = part{p, first, last}
+	}
 	return r.within(text, maxNormalized)
 }
 

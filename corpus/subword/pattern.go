@@ -3,6 +3,7 @@ package subword
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -128,14 +129,21 @@ func isPunctuation(r rune) bool {
 	return unicode.IsPunct(r)
 }
 
-// maxMatching bounds the time for one match, and for all in a text: a pattern can take exponential
-// time.
-const maxMatching = 5 * time.Second
+// A pattern can take exponential time. It has much for a text, lest a busy machine refuse a corpus,
+// and little for decoding, which leaves a token as it is when the time is over.
+const (
+	maxMatch    = 5 * time.Second // for one match
+	maxMatches  = time.Minute     // for all in a text
+	maxDecoding = time.Second     // for the patterns of all decoders, and a millisecond for each id
+)
 
 // pattern finds a regular expression.
-type pattern struct{ is *regexp2.Regexp }
+type pattern struct {
+	is  *regexp2.Regexp
+	all time.Duration // for the matches in a text
+}
 
-func newPattern(text string) (finder, error) {
+func newPattern(text string, match, all time.Duration) (finder, error) {
 	if text == gpt2Pattern {
 		return words{classes()}, nil
 	}
@@ -146,35 +154,55 @@ func newPattern(text string) (finder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the regular expression %.200q cannot be used: %w", text, err)
 	}
-	compiled.MatchTimeout = maxMatching
-	return pattern{compiled}, nil
+	compiled.MatchTimeout = match
+	return pattern{compiled, all}, nil
 }
 
 const gpt2Pattern = `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
 
 func (p pattern) find(dst []match, text []byte) ([]match, error) {
-	runes, begin := bytes.Runes(text), time.Now()
-	m, err := p.is.FindRunesMatch(runes)
-	at, place, start := 0, 0, 0 // place: bytes before the rune at
-	for ; m != nil && err == nil; m, err = p.is.FindNextMatch(m) {
-		if time.Since(begin) > maxMatching {
+	return part{p, true, true}.find(dst, text)
+}
+
+// part finds a pattern in a part of a document. A letter stands for what is before the part, and a
+// space and a letter for what is behind it, so that no anchor takes a cut for the document's end.
+type part struct {
+	pattern
+	first, last bool
+}
+
+func (p part) find(dst []match, text []byte) ([]match, error) {
+	const neighbour = 'a'
+	runes, at, begin := bytes.Runes(text), 0, time.Now()
+	if !p.first {
+		runes, at = slices.Insert(runes, 0, neighbour), 1
+	}
+	end := len(runes)
+	if !p.last {
+		runes = append(runes, ' ', neighbour)
+	}
+	m, err := p.is.FindRunesMatchStartingAt(runes, at)
+	place, start := 0, 0 // place: bytes before the rune at
+	for ; m != nil && err == nil && m.Index < end; m, err = p.is.FindNextMatch(m) {
+		if time.Since(begin) > p.all {
 			break
 		}
 		for ; at < m.Index; at++ {
 			place += utf8.RuneLen(runes[at])
 		}
 		from := place
-		for ; at < m.Index+m.Length; at++ {
+		for ; at < min(m.Index+m.Length, end); at++ {
 			place += utf8.RuneLen(runes[at])
 		}
-		if m.Length > 0 {
+		if place > from {
 			dst = appendMatch(dst, start, from, place)
 			start = place
 		}
 	}
-	if err != nil || time.Since(begin) > maxMatching { // the error has the whole input
-		return nil, fmt.Errorf("the regular expression %.200q takes more than %v on the text: "+
-			"give a simpler one", p.is, maxMatching)
+	if err != nil || time.Since(begin) > p.all { // the error has the whole input
+		return nil, fmt.Errorf("the regular expression %.200q takes more than %v for a match, or "+
+			"%v for a piece of text: give a simpler one, or try again when the machine is less "+
+			"busy", p.is, p.is.MatchTimeout, p.all)
 	}
 	return appendMatch(dst, start, len(text), len(text)), nil
 }
@@ -245,7 +273,7 @@ func (c cut) split(e *Encoder, dst []piece, p piece) ([]piece, error) {
 	return dst, nil
 }
 
-// byteLevel splits by GPT-2's pattern, and puts a space before a text that has none.
+// byteLevelWords splits by GPT-2's pattern, and puts a space before a text that has none.
 type byteLevelWords struct {
 	space bool
 	by    splitter // nil: the text stays whole
@@ -289,8 +317,8 @@ func (m metaspace) split(e *Encoder, dst []piece, p piece) ([]piece, error) {
 	return cut{literal(m.mark), mergedWithNext}.split(e, dst, p)
 }
 
-// metaspaceDecoder undoes metaspace.
-func (m metaspace) decode(tokens []string) []string {
+// decode undoes split.
+func (m metaspace) decode(tokens []string, _ time.Time) []string {
 	for i, token := range tokens {
 		by := " "
 		if i == 0 && m.scheme != "never" {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 )
@@ -129,14 +130,15 @@ type patternJSON struct {
 	Regex  *string `json:"Regex"`
 }
 
-func (p *patternJSON) finder() (finder, error) {
+// finder bounds the time for a match, and for all in a text.
+func (p *patternJSON) finder(match, all time.Duration) (finder, error) {
 	switch {
 	case p == nil || p.String == nil && p.Regex == nil:
 		return nil, errors.New("it has no pattern: neither String nor Regex")
 	case p.String != nil:
 		return literal(*p.String), nil
 	}
-	return newPattern(*p.Regex)
+	return newPattern(*p.Regex, match, all)
 }
 
 func isTrue(b *bool, missing bool) bool {
@@ -298,11 +300,11 @@ func (r *stepReader) normalizer(j stepJSON) error {
 	case "BertNormalizer":
 		t.rules = append(t.rules, bert(j)...)
 	case "Strip":
-		t.rules = append(t.rules, strip(isTrue(j.Left, true), isTrue(j.Right, true)))
+		t.rules = append(t.rules, strip{isTrue(j.Left, true), isTrue(j.Right, true)})
 	case "Prepend":
 		t.rules = append(t.rules, prepend(j.Prepend))
 	case "Replace":
-		at, err := j.Pattern.finder()
+		at, err := j.Pattern.finder(maxMatch, maxMatches)
 		if err != nil {
 			return err
 		}
@@ -357,7 +359,7 @@ func (r *stepReader) preTokenizer(j stepJSON) error {
 		}
 		return add(m)
 	case "Split":
-		at, err := j.Pattern.finder()
+		at, err := j.Pattern.finder(maxMatch, maxMatches)
 		if err != nil {
 			return err
 		}
@@ -427,7 +429,7 @@ func (r *stepReader) decoder(j stepJSON) error {
 		}
 		d = m
 	case "Replace":
-		at, err := j.Pattern.finder()
+		at, err := j.Pattern.finder(maxDecoding, maxDecoding)
 		if err != nil {
 			return err
 		}
@@ -461,19 +463,22 @@ func (t *Tokenizer) find(list []addedJSON) error {
 			}
 			token := addedToken{a.ID, a.SingleWord, a.LStrip, a.RStrip}
 			t.added.contents = append(t.added.contents, a.Content)
-			if !a.Normalized {
-				t.added.raw.add(a.Content, token)
-				continue
-			}
-			content := []byte(a.Content)
-			for _, r := range t.rules {
-				var err error
-				if content, err = r.normalize(content, true); err != nil {
-					return fmt.Errorf("added token %.100q: %w", a.Content, err)
+			content, to := []byte(a.Content), &t.added.raw
+			if a.Normalized {
+				to = &t.added.plain
+				for _, r := range t.rules {
+					var err error
+					if content, err = r.normalize(content, true, true); err != nil {
+						return fmt.Errorf("added token %.100q: %w", a.Content, err)
+					}
 				}
+				t.added.normalized[a.ID] = string(content)
 			}
-			t.added.plain.add(string(content), token)
-			t.added.normalized[a.ID] = string(content)
+			if len(content) > maxPartBytes {
+				return fmt.Errorf("the added token %.100q is longer than %d bytes", a.Content,
+					maxPartBytes)
+			}
+			to.add(string(content), token)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ const (
 	MaxBytes       = 64 << 20 // of the file
 	maxTokens      = 1 << 22
 	maxTokenBytes  = 4 << 10
-	maxPartBytes   = 512 // of a token of WordPiece or SentencePiece
+	maxPartBytes   = 512 // of a token of WordPiece or SentencePiece, and of an added one
 	maxAddedTokens = 1 << 16
 	maxAddedBytes  = 4 << 20
 	maxSteps       = 64 // normalizers, pre-tokenizers or decoders
@@ -134,13 +134,14 @@ func (t *Tokenizer) NewEncoder() *Encoder {
 }
 
 // Encode returns the ids of a text, which must be UTF-8. They are valid until the next call. first
-// says that the text is a document's beginning, where some tokenizers put a mark.
-func (e *Encoder) Encode(text []byte, first bool) ([]int32, error) {
+// and last say that a document begins and ends with the text: there, some tokenizers put a mark or
+// remove white space.
+func (e *Encoder) Encode(text []byte, first, last bool) ([]int32, error) {
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("the text is not UTF-8")
 	}
 	e.out = e.out[:0]
-	pieces, err := e.of.added.extract(e.pieces[0][:0], text, first, e.of.rules)
+	pieces, err := e.of.added.extract(e.pieces[0][:0], text, first, last, e.of.rules)
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func spelled(t *Tokenizer, ids []int32) (tokens []string) {
 // compare holds an encoder to the traces of one text.
 func compare(t *testing.T, name string, e *Encoder, text string, want traced) {
 	t.Helper()
-	got, err := e.Encode([]byte(text), true)
+	got, err := e.Encode([]byte(text), true, true)
 	if err != nil || !slices.Equal(got, want.IDs) {
 		t.Errorf("%s: %q is %q, %v; want %q", name, text, spelled(e.of, got), err,
 			spelled(e.of, want.IDs))
@@ -190,6 +190,8 @@ func TestBadFiles(t *testing.T) {
 		file("decoder", typed("CTC", "")):                  `decoder "CTC" is not supported`,
 		file("normalizer", deep):                           "more than 64 steps",
 
+		file("added_tokens", `[{"id":3,"content":"`+
+			long[:maxPartBytes+1]+`"}]`): "longer than 512 bytes",
 		file("pre_tokenizer", typed("Split", `,"behavior":"Removed"`)): "no pattern",
 		file("pre_tokenizer", typed("Split",
 			`,"behavior":"X","pattern":{"String":"a"}`)): `behavior "X"`,
@@ -214,12 +216,35 @@ func TestHostileSteps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.NewEncoder().Encode([]byte("aa"), true); err == nil ||
+	if _, err := k.NewEncoder().Encode([]byte("aa"), true, true); err == nil ||
 		!strings.Contains(err.Error(), "makes more than") {
 		t.Error(err)
 	}
-	if _, err := k.NewEncoder().Encode([]byte("a\xff"), true); err == nil {
+	if _, err := k.NewEncoder().Encode([]byte("a\xff"), true, true); err == nil {
 		t.Error("a text that is not UTF-8 is encoded")
+	}
+}
+
+// TestStreamShowsNoTextTwice has decoders that change the text before a token.
+func TestStreamShowsNoTextTwice(t *testing.T) {
+	const model = `{"type":"BPE","vocab":{"one":0,"\u00e9":1,"two":2},"merges":[]}`
+	for _, c := range []struct {
+		first          int32
+		find, by, want string
+	}{
+		{0, "et", "E", "oneEwo"},
+		{1, "\u00e9t", "\u00e8", "\u00e9\u00e8wo"}, // their first bytes are the same
+	} {
+		change := typed("Replace", `,"pattern":{"String":"`+c.find+`"},"content":"`+c.by+`"`)
+		k, err := Read([]byte(`{"model":` + model + `,"decoder":` +
+			typed("Sequence", `,"decoders":[{"type":"Fuse"},`+change+`]`) + `}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := k.NewStream()
+		if got := s.Next(c.first) + s.Next(2) + s.End(); got != c.want {
+			t.Errorf("%q: %q; want %q", c.find, got, c.want)
+		}
 	}
 }
 
@@ -257,7 +282,8 @@ func FuzzReadSentencePiece(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if ids, err := k.NewEncoder().Encode([]byte("It's 42 na\u00efve "), true); err == nil {
+		ids, err := k.NewEncoder().Encode([]byte("It's 42 na\u00efve "), true, true)
+		if err == nil {
 			_ = k.Decode(ids)
 		}
 	})
@@ -289,7 +315,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil || !bytes.Equal(again.JSON(), k.JSON()) {
 			t.Fatal("what was read cannot be read again", err)
 		}
-		ids, err := k.NewEncoder().Encode([]byte(input), true)
+		ids, err := k.NewEncoder().Encode([]byte(input), true, true)
 		if err != nil {
 			return
 		}

@@ -11,12 +11,13 @@ import (
 )
 
 const (
-	// MaxWords is the most different words that Train reads. It bounds the memory to some 2 GiB.
+	// MaxWords is the most different words that Train reads. With maxSymbols it bounds the memory
+	// to some 2 GiB.
 	MaxWords = 1 << 22
 	// MinSize is the smallest vocabulary beside the special tokens: the 256 bytes.
 	MinSize = 256
 
-	maxSymbols       = 1 << 28 // bytes of all words
+	maxSymbols       = 1 << 27 // bytes of all words
 	maxWordBytes     = 1 << 10 // the rest of a longer word is not learned from
 	wordsBetweenAsks = 1 << 12 // whether ctx has ended
 )
@@ -35,6 +36,10 @@ func Train(
 			MinSize+len(special), maxTokens)
 	}
 	t := newTrainer(special)
+	if len(t.tokens) < len(special)+MinSize {
+		return nil, fmt.Errorf("of the special tokens %.200q one comes twice or stands for a byte",
+			special)
+	}
 	for word, count := range words {
 		if len(t.counts) == MaxWords {
 			return nil, fmt.Errorf("more than %d different words", MaxWords)
@@ -93,7 +98,7 @@ func newTrainer(special []string) *trainer {
 		t.token(s)
 	}
 	table := byteLevelTable()
-	for r := rune(0); len(t.tokens) < len(special)+MinSize; r++ {
+	for r := range rune(0x200) { // the characters of the byte level are below
 		if b, ok := table.byte[r]; ok {
 			t.bytes[b] = t.token(string(r))
 		}

@@ -168,13 +168,13 @@ func TestTrainedTokenizerKeepsEveryByte(t *testing.T) {
 		all.WriteRune(r)
 	}
 	for _, text := range []string{string(book(t)), all.String()} {
-		ids, err := e.Encode([]byte(text), true)
+		ids, err := e.Encode([]byte(text), true, true)
 		if err != nil || made.Decode(ids) != text {
 			t.Errorf("%.20q…: the decoded text differs: %v", text, err)
 		}
 	}
 	text := string(book(t)[:10000]) + "é日本語\U0001F600"
-	ids, err := e.Encode([]byte(text), true)
+	ids, err := e.Encode([]byte(text), true, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,6 +203,15 @@ func TestTrainEndsWithItsContext(t *testing.T) {
 		if _, err := Train(t.Context(), maps.All(map[string]int64{}), size, 2,
 			[]string{"<eos>"}); err == nil {
 			t.Errorf("a vocabulary of %d tokens", size)
+		}
+	}
+}
+
+func TestTrainRefusesSpecialTokensOfTheAlphabet(t *testing.T) {
+	for _, special := range [][]string{{"a"}, {"<eos>", "\u0120"}, {"<eos>", "<eos>"}} {
+		_, err := Train(t.Context(), maps.All(map[string]int64{}), 300, 2, special)
+		if err == nil || !strings.Contains(err.Error(), "comes twice or stands for a byte") {
+			t.Errorf("%q: %v", special, err)
 		}
 	}
 }

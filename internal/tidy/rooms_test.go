@@ -213,7 +213,7 @@ func taskRooms() []room {
 			"task/example task/lines task/memory train", tests: "task/tasktest",
 			never: network + " " + storage},
 		{path: "task/tree", imports: "compute corpus corpus/examples model task/ahead " +
-			"task/example task/label task/lines train", tests: "compute/cpu",
+			"task/example task/label task/lines train", tests: "task/tasktest",
 			never: network + " " + storage},
 		{path: "task/turing", imports: "compute corpus model task/count task/memory train",
 			tests: "task/tasktest", never: network + " " + storage},

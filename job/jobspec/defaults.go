@@ -89,10 +89,16 @@ func resolve(spec *rondov1.JobSpec, given map[protoreflect.Name]bool) {
 	if (spec.Task == task.MLP || spec.Task == task.Tree) && !given["embed"] {
 		spec.Embed = spec.Hidden
 	}
+	if isBag(spec) && spec.Embed > 0 && !given["hidden"] {
+		spec.Hidden = spec.Embed
+	}
 	if spec.Lr == 0 && slices.Contains(task.Networks(), spec.Task) {
 		spec.Lr = ownRate(spec.Optimizer)
 	}
 }
+
+// isBag reports whether a job's network has no hidden width but that of its embedding.
+func isBag(spec *rondov1.JobSpec) bool { return spec.Task == task.Tree && spec.TreeCell == "bag" }
 
 // --bptt of tasks that sum up their data: few steps, because each sends all sums.
 const (

@@ -167,6 +167,8 @@ func TestMoreWrongFlags(t *testing.T) {
 		{"--inject kill", `--inject: "kill": rank= is missing: give rank=N`},
 		{"--audit-dir s3://bucket/a", "--audit-dir s3://bucket/a: logs are appended to"},
 		{"--tie-weights", "--tie-weights needs an embedding"},
+		{"--task tree --tree-cell bag --hidden 8 --embed 4", "--hidden 8: the nodes of " +
+			"--tree-cell bag are as wide as --embed, 4: leave --hidden out"},
 		{"--sync-every 4 --clip-scope global", "--clip-scope global needs the workers' gradients"},
 		{"--sync-every 4 --reduce canonical", "--reduce canonical cuts the batch into groups"},
 		{"--sync-every 4 --clip 0 --clip-scope group", "--clip-scope group cuts the batch"},

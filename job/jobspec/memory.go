@@ -23,6 +23,10 @@ func validateMemory(spec *rondov1.JobSpec) error {
 		return usagef("--hard-attention 1: each way to read a story is compared with others: " +
 			"give 2 or more")
 	}
+	if isBag(spec) && spec.Embed > 0 && spec.Hidden != spec.Embed {
+		return usagef("--hidden %d: the nodes of --tree-cell bag are as wide as --embed, %d: "+
+			"leave --hidden out", spec.Hidden, spec.Embed)
+	}
 	p, err := compute.ParsePeriods(spec.Periods)
 	if err != nil {
 		return usagef("%v", err)

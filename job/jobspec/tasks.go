@@ -44,14 +44,14 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.Turing}
 	case "memory_rows":
 		return []string{task.Answer, task.Turing}
+	case "sequences":
+		return []string{task.Regress}
 	case "target":
 		return []string{task.Regress, task.Reservoir}
 	case "spectral_radius", "input_scale", "ridge", "washout":
 		return []string{task.Reservoir}
 	case "hidden":
 		return append(task.Networks(), task.Reservoir)
-	case "leak":
-		return append(task.Layered(), task.Reservoir)
 	case "tokenizer", "normalize", "min_frequency":
 		return append(tasksOf("embed"), task.NGram, task.HMM, task.Answer)
 	case "embed":
@@ -64,8 +64,6 @@ func tasksOf(field protoreflect.Name) []string {
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer,
 			task.Tree}
-	case "sequences":
-		return []string{task.Regress}
 	case "skip_through_time":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
@@ -83,6 +81,8 @@ func tasksOf(field protoreflect.Name) []string {
 // networksOf is tasksOf for the fields of networks and of how they are trained.
 func networksOf(field protoreflect.Name) []string {
 	switch field {
+	case "leak":
+		return append(task.Layered(), task.Reservoir)
 	case "cell", "dropout", "dropout_locked", "layer_norm", "skip_connections", "deep_input",
 		"deep_transition", "deep_output", "periods", "forget_bias", "precision":
 		return task.Layered()

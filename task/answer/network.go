@@ -342,17 +342,22 @@ func (p *pass[F]) attendBackward(hop, path int, u []F, scale F) {
 	in, out := p.of(hop)
 	n := len(p.kept)
 	weights, dweights, dscores := p.weights[hop][:n], p.dweights[:n], p.dscores[:n]
-	clear(dweights)
-	clear(dscores)
 	if p.Draws > 0 {
 		read := p.paths.read[hop]
 		memory.Add(p.row(p.dmemory[out], read), p.dstate)
-		dweights[read] = scale * F(p.paths.advantage(path)) / weights[read]
+		// The gradient of log weights[read]: divided by that weight first, a small one overflows.
+		a := scale * F(p.paths.advantage(path))
+		for i, weight := range weights {
+			dscores[i] = -a * weight
+		}
+		dscores[read] = a * (1 - weights[read])
 	} else {
+		clear(dweights)
+		clear(dscores)
 		memory.Multiply(dweights, p.memory[out][:n*p.Hidden], p.dstate)
 		memory.AddOuter(p.dmemory[out][:n*p.Hidden], weights, p.dstate)
+		memory.SoftmaxBackward(dscores, weights, dweights)
 	}
-	memory.SoftmaxBackward(dscores, weights, dweights)
 	memory.MultiplyTransposed(p.dbefore, p.memory[in][:n*p.Hidden], dscores)
 	memory.AddOuter(p.dmemory[in][:n*p.Hidden], dscores, u)
 }

@@ -3,9 +3,11 @@ package answer
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 
 	"rondo/model"
+	"rondo/task/memory"
 	"rondo/task/tasktest"
 )
 
@@ -88,6 +90,39 @@ func TestHardGradients(t *testing.T) {
 			return mean
 		})
 	}
+}
+
+// TestUnlikelyRead: a read so unlikely that its advantage divided by its weight is beyond float32
+// has the gradient of float64.
+func TestUnlikelyRead(t *testing.T) {
+	c := Config{Words: 4, Answers: 3, Hidden: 2, Hops: 1, Rows: 2, Draws: 2}
+	s := &Story{Sentences: [][]int32{{1}, {2}}, Question: []int32{3}, Answer: 2}
+	params := tasktest.Draw(c.Layout(), 1, 0.7)
+	clear(params[:c.Words*c.Hidden]) // of what is compared
+	params[1*c.Hidden], params[3*c.Hidden] = 97, 1
+	want, p := readBoth[float64](c, params, s)
+	advantage, weight := p.paths.advantage(1), p.weights[0][1]
+	if !(weight > 0 && math.Abs(advantage)/2/weight > math.MaxFloat32) {
+		t.Fatalf("an advantage of %v and a weight of %v", advantage, weight)
+	}
+	got, _ := readBoth[float32](c, params, s)
+	for i, g := range got {
+		tasktest.Near(t, fmt.Sprintf("gradient %d", i), float64(g), want[i], 1e-5)
+	}
+}
+
+// readBoth returns the gradient of two paths, of which each reads another of two sentences.
+func readBoth[F memory.Float](c Config, params []float64, s *Story) ([]F, *pass[F]) {
+	p, in, gradient := newPass[F](c), make([]F, len(params)), make([]F, len(params))
+	for i, x := range params {
+		in[i] = F(x)
+	}
+	p.remember(split(c, p.views, in), s)
+	p.paths.losses = p.paths.all
+	p.paths.choose = func(path, _ int, _ []F) int { return path }
+	p.forwardPaths(in)
+	p.Backward(in, gradient, 1)
+	return gradient, p
 }
 
 // TestDraws: sentences are drawn by their weights; the same key draws the same ones, and none is

@@ -28,6 +28,12 @@ func NewWriter(
 	return &Writer{v, t, ids, firstToken(v, t.Unit), tokens, how}, err
 }
 
+// With returns the writer of another text after the same prefix.
+func (w Writer) With(tokens int, how model.Sampling) Writer {
+	w.tokens, w.how = tokens, how
+	return w
+}
+
 // At returns the writer of a step's sample, whose draws depend on its seed and the step alone.
 func (w Writer) At(step int64) Writer {
 	w.how.Seed += uint64(step)
@@ -39,6 +45,10 @@ type Generator interface {
 	Generate(ctx context.Context, prefix []int32, n int, how model.Sampling) ([]int32, error)
 	Close()
 }
+
+// Continue writes a text of so many tokens after a prefix, and passes it piece by piece.
+type Continue func(ctx context.Context, tokens int, how model.Sampling,
+	each func(Piece) error) error
 
 // Piece is a part of a generated text: the prefix, what a token adds to it, or the incomplete
 // character of subwords at its end.

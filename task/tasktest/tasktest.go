@@ -76,6 +76,7 @@ func Step(
 // Evaluate adds up the scores of an evaluation by seats of these numbers of lanes.
 func Evaluate(t *testing.T, task train.Task, seats ...int) (sum train.Score) {
 	t.Helper()
+	sum.Counts = make([]int64, task.Counters())
 	first := 0
 	for _, n := range seats {
 		s, err := task.Open(n)
@@ -84,6 +85,9 @@ func Evaluate(t *testing.T, task train.Task, seats ...int) (sum train.Score) {
 		}
 		err = s.Evaluate(t.Context(), train.Lanes{First: first, Count: n}, func(s train.Score) {
 			sum.Loss, sum.Targets = sum.Loss+s.Loss, sum.Targets+s.Targets
+			for i, n := range s.Counts {
+				sum.Counts[i] += n
+			}
 		})
 		if err != nil {
 			t.Fatal(err)

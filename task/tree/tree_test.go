@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"rondo/compute/cpu"
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/model"
 	"rondo/task/example"
 	"rondo/task/label"
+	"rondo/task/tasktest"
 	"rondo/train"
 )
 
@@ -69,12 +69,9 @@ func newTask(t *testing.T, cell model.TreeCell, balanced bool) (*Task, *examples
 	if err != nil {
 		t.Fatal(err)
 	}
-	device, err := cpu.New(cpu.Config{Threads: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
 	network, err := model.NewTree(model.TreeConfig{Cell: cell, Vocab: set.Vocabulary().Len(),
-		Embed: 4, Hidden: 5, Labels: len(set.Labels()), Seed: 1, GradientTail: train.Tail}, device)
+		Embed: 4, Hidden: 5, Labels: len(set.Labels()), Seed: 1, GradientTail: train.Tail},
+		tasktest.Device(t, 1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +81,6 @@ func newTask(t *testing.T, cell model.TreeCell, balanced bool) (*Task, *examples
 		Ledger: l})
 	t.Cleanup(func() {
 		network.Close()
-		device.Close()
 		set.Close()
 	})
 	return task, set, l
@@ -98,37 +94,6 @@ func (l *ledger) Intend(_ int64, _, _, _ int, inputs []int32) error {
 	return nil
 }
 
-// pass computes a segment on seats of some lanes, and returns the loss and the gradient.
-func pass(t *testing.T, task *Task, segment int64, seats ...int) (float64, []float64) {
-	t.Helper()
-	sum, loss, first := make([]float64, len(task.Params())), 0.0, 0
-	for _, n := range seats {
-		s, err := task.Open(n)
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := train.Span{Segment: segment, Lanes: train.Lanes{First: first, Count: n}}
-		first += n
-		stop := s.Read(t.Context(), slices.Values([]train.Span{at}))
-		if _, err := s.Next(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		ends := []int{}
-		part, err := s.Backward(train.Pass{Span: at, Scale: 0.25, Hooks: train.Hooks{
-			Finished: func(end int) { ends = append(ends, end) }}})
-		if err != nil || !slices.Equal(ends, task.Finishes()) {
-			t.Fatal(err, ends)
-		}
-		stop()
-		s.Close()
-		loss += part
-		for i, g := range task.Gradients()[:len(sum)] {
-			sum[i] += float64(g)
-		}
-	}
-	return loss, sum
-}
-
 // TestSeats: the loss and the gradient of a segment do not depend on how its lanes are dealt to
 // seats. An epoch reads each tree once.
 func TestSeats(t *testing.T) {
@@ -140,14 +105,14 @@ func TestSeats(t *testing.T) {
 				all := train.Lanes{Count: lanes}
 				tokens += task.Tokens(segment, all)
 				targets += task.Targets(segment, all)
-				loss, gradient := pass(t, task, segment, lanes)
+				loss, gradient := tasktest.Pass(t, task, segment, 0.25, lanes)
 				for _, seats := range [][]int{{2, 3}, {1, 1, 3}} {
-					got, other := pass(t, task, segment, seats...)
+					got, other := tasktest.Pass(t, task, segment, 0.25, seats...)
 					if math.Abs(got-loss) > 1e-5*loss {
 						t.Errorf("seats %v: loss %v, want %v", seats, got, loss)
 					}
 					for i, g := range other {
-						if math.Abs(g-gradient[i]) > 1e-4 {
+						if math.Abs(float64(g-gradient[i])) > 1e-4 {
 							t.Errorf("seats %v: gradient %d is %v, want %v", seats, i, g,
 								gradient[i])
 						}
@@ -174,26 +139,7 @@ func TestEvaluation(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, seats := range [][]int{{5}, {2, 3}} {
-			sum, first := train.Score{Counts: make([]int64, counters)}, 0
-			for _, n := range seats {
-				s, err := task.Open(n)
-				if err != nil {
-					t.Fatal(err)
-				}
-				err = s.Evaluate(t.Context(), train.Lanes{First: first, Count: n},
-					func(part train.Score) {
-						sum.Loss += part.Loss
-						sum.Targets += part.Targets
-						for i, n := range part.Counts {
-							sum.Counts[i] += n
-						}
-					})
-				if err != nil {
-					t.Fatal(err)
-				}
-				s.Close()
-				first += n
-			}
+			sum := tasktest.Evaluate(t, task, seats...)
 			if !slices.Equal(sum.Counts, whole.Counts) || sum.Targets != whole.Targets ||
 				sum.Counts[countRoots] != set.Len() ||
 				math.Abs(sum.Loss-whole.Loss) > 1e-5*whole.Loss {
