@@ -204,13 +204,13 @@ func settle(s State, now time.Time) (State, []Action) {
 
 func left(s State, ids []string, now time.Time) (State, []Action) {
 	s.members = without(s.members, ids...)
-	are, ring, over := setOf(ids), idsOf(s.plan.Members), setOf(s.done)
-	gone := func(id string) bool { return are[id] }
-	s.asked = slices.DeleteFunc(slices.Clone(s.asked), gone)
-	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), gone)
+	gone, inRing, done := setOf(ids), idsOf(s.plan.Members), setOf(s.done)
+	isGone := func(id string) bool { return gone[id] }
+	s.asked = slices.DeleteFunc(slices.Clone(s.asked), isGone)
+	s.leaving = slices.DeleteFunc(slices.Clone(s.leaving), isGone)
 	var lost []string
 	for _, id := range ids {
-		if ring[id] && !over[id] {
+		if inRing[id] && !done[id] {
 			lost = append(lost, id)
 		}
 	}

@@ -23,7 +23,7 @@ type Config struct {
 	Ranks       int
 
 	Now   func() time.Time
-	Tuned func(Tuning)                                // receives the measurement; nil: none
+	Tuned func(Tuning)                                // receives how it is cut; nil: none
 	Trace func(bucket string, began, ended time.Time) // receives each bucket's sum; nil: none
 }
 

@@ -30,6 +30,8 @@ type Tuning struct {
 	Buckets int
 	Bytes   int64 // least size of a bucket, except the last; 0: one bucket
 
+	Kept bool // an earlier ring's: there are no measurements
+
 	// The measurements are means over the ranks. A bucket takes Latency plus its bytes over Rate.
 	Latency  time.Duration
 	Rate     float64       // gradient bytes per second
@@ -44,6 +46,10 @@ func (t Tuning) String() string {
 		text = "the gradient is summed in one piece"
 	} else {
 		text += fmt.Sprintf(" of at least %d bytes", t.Bytes)
+	}
+	if t.Kept {
+		return text + ", as an earlier ring of as many workers measured it, here or where its " +
+			"checkpoint is from; --bucket-bytes overrides it"
 	}
 	return fmt.Sprintf("%s: a sum takes %v plus its bytes at %.3g MB/s; backward takes %v "+
 		"from its first finished part to its last; after it the ranks would wait %v in one piece, "+
@@ -115,6 +121,9 @@ func (b *buckets) SetCut(least int64) {
 	if b.tuning.wanted {
 		b.tuning.wanted = false
 		b.cut(int(least))
+		if b.Tuned != nil {
+			b.Tuned(Tuning{Buckets: len(b.ends), Bytes: least * floatBytes, Kept: true})
+		}
 	}
 }
 

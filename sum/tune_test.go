@@ -3,6 +3,7 @@ package sum
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"rondo/compute"
@@ -53,17 +54,23 @@ func TestBucketsOf(t *testing.T) {
 }
 
 // TestSetCut: a ring that takes an earlier one's cut does not measure, and cuts as that one did. A
-// size that the job gives stays.
+// size that the job gives stays. The one that is taken is told.
 func TestSetCut(t *testing.T) {
 	gradient := make([]float32, leastTuned)
 	points := []int{leastTuned / 4, leastTuned / 2, leastTuned}
 	for given, want := range map[int64]int{0: 2, leastTuned / 4 * floatBytes: 3} {
+		var told []Tuning
 		b := newBuckets(Config{Overlaps: true, Finishes: points, BucketBytes: given,
-			Gradient: &compute.Mirror{Device: gradient}}, pair{})
+			Gradient: &compute.Mirror{Device: gradient},
+			Tuned:    func(t Tuning) { told = append(told, t) }}, pair{})
 		b.SetCut(leastTuned / 2)
 		if len(b.ends) != want || b.tuning.wanted {
 			t.Errorf("given %d bytes: %d buckets, want %d; measures %t", given, len(b.ends), want,
 				b.tuning.wanted)
+		}
+		if kept := given == 0; len(told) == 1 != kept || kept && (told[0].Buckets != want ||
+			!strings.Contains(told[0].String(), "overrides it")) {
+			t.Errorf("given %d bytes: told %v", given, told)
 		}
 	}
 }

@@ -65,6 +65,7 @@ type Member struct {
 	peer   *certs.Identity // as a member and for members
 	access access
 	scheme string
+	lists  map[string]bool // the folders that had a list of revoked certificates
 
 	mu    sync.Mutex
 	heard []string // members that told this process, while its disk is empty, that theirs is
@@ -118,7 +119,7 @@ func New(cfg Config) (*Member, error) {
 			return nil, err
 		}
 	}
-	m := &Member{cfg: cfg, scheme: "http"}
+	m := &Member{cfg: cfg, scheme: "http", lists: make(map[string]bool)}
 	if m.cfg.Log == nil {
 		m.cfg.Log = slog.New(slog.DiscardHandler)
 	}

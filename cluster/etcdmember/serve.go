@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/url"
 	"os"
@@ -43,7 +44,7 @@ const (
 var errNewTrust = errors.New(certs.TrustFile + " or " + certs.RevokedFile + " has changed")
 
 // trust returns the authorities in the certificate folders, and their lists of revoked
-// certificates; nil if a folder is incomplete or there is no TLS.
+// certificates; nil if a folder is incomplete or cannot be read, or there is no TLS.
 func (m *Member) trust() []byte {
 	if m.certs == nil {
 		return nil
@@ -57,7 +58,10 @@ func (m *Member) trust() []byte {
 		if err != nil {
 			return nil
 		}
-		revoked, _ := os.ReadFile(m.revoked(folder)) // there may be none
+		revoked, err := os.ReadFile(m.revoked(folder))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
 		all = slices.Concat(all, text, revoked)
 	}
 	return all
@@ -186,8 +190,16 @@ func (m *Member) tlsInfo(folder string) transport.TLSInfo {
 		// Pods' addresses change and are in no certificate. The authority vouches for callers.
 		SkipClientSANVerify: true,
 	}
-	if _, err := os.Stat(m.revoked(folder)); err == nil { // otherwise etcd serves nobody
+	// With a list that is not there or cannot be read etcd serves nobody.
+	_, err := os.Stat(m.revoked(folder))
+	switch has := !errors.Is(err, fs.ErrNotExist); {
+	case has:
 		info.CRLFile = m.revoked(folder)
+		m.lists[folder] = true
+	case m.lists[folder]:
+		delete(m.lists, folder)
+		m.cfg.Log.Warn("a list of revoked certificates is gone: what it listed is accepted again, "+
+			"if its authority is still trusted", "file", m.revoked(folder))
 	}
 	return info
 }

@@ -1,9 +1,14 @@
 package etcdmember
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -106,5 +111,35 @@ func TestBothFamilies(t *testing.T) {
 			continue
 		}
 		_ = conn.Close()
+	}
+}
+
+// TestListIsGone: that a list of revoked certificates is gone is logged once. One that cannot be
+// read is a fault, with which etcd serves nobody.
+func TestListIsGone(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	m := &Member{cfg: Config{TLS: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))},
+		lists: make(map[string]bool)}
+	list := m.revoked(certs.EtcdFolder)
+	has := func(want string) {
+		t.Helper()
+		if got := m.tlsInfo(certs.EtcdFolder).CRLFile; got != want {
+			t.Errorf("etcd has the list %q, want %q", got, want)
+		}
+	}
+	has("")
+	folder := filepath.Dir(list)
+	if err := os.WriteFile(folder, nil, 0o600); err != nil { // no folder
+		t.Fatal(err)
+	}
+	has(list)
+	if err := os.Remove(folder); err != nil {
+		t.Fatal(err)
+	}
+	has("")
+	has("")
+	if n := strings.Count(log.String(), "is gone"); n != 1 {
+		t.Errorf("that a list is gone is logged %d times: %s", n, &log)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"rondo/cluster"
-	rondov1 "rondo/proto/rondo/v1"
 )
 
 // errCandidacyEnded: the candidate's own key disappeared while it waited.
@@ -67,7 +66,7 @@ type leadership struct {
 
 	mu           sync.Mutex
 	planRevision int64 // of the plan that was loaded or stored last
-	// rosters has the digests of the rosters under the job's keys; true: all its parts are there.
+	// rosters has the names of the rosters under the job's keys; true: all its parts are there.
 	rosters map[string]bool
 }
 
@@ -123,7 +122,8 @@ func (l *leadership) whileValid(ctx context.Context) (context.Context, context.C
 // Lost implements cluster.Leadership.
 func (l *leadership) Lost() <-chan struct{} { return l.lease.lost }
 
-// LoadPlan implements cluster.Leadership.
+// LoadPlan implements cluster.Leadership. It reads the plan and its lists at one revision, because
+// a successor may delete lists as soon as this leader is deposed.
 func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	err := l.fenced(ctx, "loading the plan", func(ctx context.Context) error {
 		answer, err := l.store.client.Txn(ctx).If(l.stillLeads()).
 			Then(clientv3.OpGet(l.store.planKey()), clientv3.OpGet(l.store.rostersPrefix(),
-				clientv3.WithPrefix(), clientv3.WithKeysOnly())).Commit()
+				clientv3.WithPrefix())).Commit()
 		if err != nil {
 			return err
 		}
@@ -149,14 +149,7 @@ func (l *leadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 	for _, kv := range parts {
 		l.rosters[l.store.rosterOf(kv.Key)] = false
 	}
-	limited, cancel := l.whileValid(ctx)
-	defer cancel()
-	plan, revision, err := l.store.planIn(stored, func(p *rondov1.Plan) error {
-		return l.store.rosters.restore(limited, p)
-	})
-	if err != nil && limited.Err() != nil {
-		return plan, fmt.Errorf("loading the plan: %w", context.Cause(limited))
-	}
+	plan, revision, err := l.store.planIn(stored, l.store.restoreFrom(parts))
 	l.planRevision = revision
 	return plan, err
 }

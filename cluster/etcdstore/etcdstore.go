@@ -53,8 +53,8 @@ const (
 	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
 	// wait for revisions that etcd will reach again much later.
 	probeInterval = 5 * time.Second
-	// gatherTime, for each key, is how long a watch waits for more changes after one, so that of
-	// 4,000 members that join not each causes a list of all.
+	// gatherTime, for each key, is how long a watch waits for more changes after one, so that
+	// workers that join or leave together cause one decision.
 	gatherTime = 50 * time.Microsecond
 	// releaseTimeout limits the release of a lease. After that it ends by itself.
 	releaseTimeout = 2 * time.Second

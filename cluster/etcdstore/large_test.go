@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"rondo/cluster"
 	rondov1 "rondo/proto/rondo/v1"
@@ -39,19 +41,19 @@ func manyMembers(n int) []cluster.Member {
 	return members
 }
 
-// rostersOf returns the digests of the stored lists, and the size of the largest part.
-func rostersOf(t *testing.T, s *Store) (digests map[string]bool, largest int) {
+// rostersOf returns the names of the stored lists, and the size of the largest part.
+func rostersOf(t *testing.T, s *Store) (names map[string]bool, largest int) {
 	t.Helper()
 	answer, err := s.client.Get(t.Context(), s.rostersPrefix(), clientv3.WithPrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
-	digests = make(map[string]bool)
+	names = make(map[string]bool)
 	for _, kv := range answer.Kvs {
-		digests[s.rosterOf(kv.Key)] = true
+		names[s.rosterOf(kv.Key)] = true
 		largest = max(largest, len(kv.Value))
 	}
-	return digests, largest
+	return names, largest
 }
 
 func lead(ctx context.Context, t *testing.T, s *Store) cluster.Leadership {
@@ -103,9 +105,11 @@ func TestLargePlans(t *testing.T) {
 				i, len(lists), c.lists, largest)
 		}
 	}
-	orphan := s.rosterKey([]byte("of a leader that died"), 0)
-	if _, err := s.client.Put(ctx, orphan, "part"); err != nil {
-		t.Fatal(err)
+	for _, orphan := range []string{s.rosterKey([]byte("of a leader that died"), 0),
+		s.rosterPrefix("not hex") + "0"} {
+		if _, err := s.client.Put(ctx, orphan, "part"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := leading.Resign(ctx); err != nil {
 		t.Fatal(err)
@@ -165,6 +169,39 @@ func TestListIsGone(t *testing.T) {
 	}
 	if p := <-seen; !p.Equal(next) {
 		t.Errorf("got the plan of generation %d with %d members", p.Generation, len(p.Members))
+	}
+	if err := leading.Resign(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLoadPlanAtOneRevision: a leader whose plan's lists are deleted once it has read the plan
+// loads the plan as it was.
+func TestLoadPlanAtOneRevision(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	admin := open(t)
+	leading, plan := lead(ctx, t, admin), largePlan(1000)
+	if err := leading.PutPlan(ctx, plan); err != nil {
+		t.Fatal(err)
+	}
+	if err := leading.Resign(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var deletes atomic.Bool
+	leading = lead(ctx, t, open(t, grpc.WithUnaryInterceptor(func(ctx context.Context,
+		method string, req, reply any, conn *grpc.ClientConn, next grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
+		err := next(ctx, method, req, reply, conn, opts...)
+		if err == nil && strings.HasSuffix(method, "/Txn") && deletes.CompareAndSwap(true, false) {
+			_, err = admin.client.Delete(ctx, admin.rostersPrefix(), clientv3.WithPrefix())
+		}
+		return err
+	})))
+	deletes.Store(true)
+	if p, err := leading.LoadPlan(ctx); err != nil || !p.Equal(plan) || deletes.Load() {
+		t.Errorf("loaded another plan, or %v; the lists were deleted: %t", err, !deletes.Load())
 	}
 	if err := leading.Resign(ctx); err != nil {
 		t.Error(err)

@@ -93,7 +93,7 @@ func TestLeaderProcess(t *testing.T) {
 // the leases of every 41st at once, until a ring without them is planned. RONDO_TEST_LONG=1 and -v
 // show the figures of 4,096; the last pause ends the job.
 func TestManyMembers(t *testing.T) {
-	n := 164
+	n := 533 // whose plans, of some 70 KiB, have their lists in rosters
 	if os.Getenv("RONDO_TEST_LONG") != "" {
 		n = 4096
 	}
@@ -137,6 +137,10 @@ func TestManyMembers(t *testing.T) {
 	await(n)
 	t.Logf("%d workers registered in %v; a ring of all was seen after %v and %d bytes from etcd",
 		n, registered, time.Since(began), worker.In.Load())
+
+	if lists, _ := rostersOf(t, admin); len(lists) == 0 {
+		t.Error("the plan of all is not large enough to be stored with lists")
+	}
 
 	before := worker.In.Load()
 	began = time.Now()

@@ -39,19 +39,16 @@ var errRosterGone = errors.New("a part of it is gone")
 
 func (k keys) rostersPrefix() string { return k.root + "rosters/" }
 
-func (k keys) rosterPrefix(digest []byte) string {
-	return k.rostersPrefix() + hex.EncodeToString(digest) + "/"
-}
+func (k keys) rosterPrefix(name string) string { return k.rostersPrefix() + name + "/" }
 
 func (k keys) rosterKey(digest []byte, part int) string {
-	return k.rosterPrefix(digest) + strconv.Itoa(part)
+	return k.rosterPrefix(hex.EncodeToString(digest)) + strconv.Itoa(part)
 }
 
-// rosterOf returns the digest in the key of a roster's part.
+// rosterOf returns the name of a roster, its digest in hex, in the key of one of its parts.
 func (k keys) rosterOf(key []byte) string {
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(key), k.rostersPrefix()), "/")
-	digest, _ := hex.DecodeString(name) // a key of others is deleted with the next plan
-	return string(digest)
+	return name
 }
 
 // packed is a roster as it is stored.
@@ -59,6 +56,8 @@ type packed struct {
 	place *rondov1.RosterPlace
 	bytes []byte
 }
+
+func (p packed) name() string { return hex.EncodeToString(p.place.Digest) }
 
 func pack(r *rondov1.Roster) packed {
 	message := encode(r)
@@ -225,11 +224,11 @@ func (k keys) restoreFrom(kvs []*mvccpb.KeyValue) func(*rondov1.Plan) error {
 func (l *leadership) drops(rosters []packed) (drops []clientv3.Op) {
 	kept := make(map[string]bool, len(rosters))
 	for _, r := range rosters {
-		kept[string(r.place.Digest)] = true
+		kept[r.name()] = true
 	}
-	for digest := range l.rosters {
-		if !kept[digest] && len(drops) < mostDropped {
-			drops = append(drops, clientv3.OpDelete(l.store.rosterPrefix([]byte(digest)),
+	for name := range l.rosters {
+		if !kept[name] && len(drops) < mostDropped {
+			drops = append(drops, clientv3.OpDelete(l.store.rosterPrefix(name),
 				clientv3.WithPrefix()))
 		}
 	}
@@ -239,20 +238,19 @@ func (l *leadership) drops(rosters []packed) (drops []clientv3.Op) {
 // putRosters stores what is not stored yet of a plan's rosters.
 func (l *leadership) putRosters(ctx context.Context, rosters []packed) error {
 	for _, r := range rosters {
-		digest := r.place.Digest
 		if r.place.Length > mostRoster {
 			return fmt.Errorf("the plan has a list of %d bytes, more than %d: use fewer workers",
 				r.place.Length, mostRoster)
 		}
-		if l.rosters[string(digest)] {
+		if l.rosters[r.name()] {
 			continue
 		}
-		l.rosters[string(digest)] = false
+		l.rosters[r.name()] = false
 		for i := 0; i*partBytes < len(r.bytes); i++ {
 			part := string(r.bytes[i*partBytes : min((i+1)*partBytes, len(r.bytes))])
 			err := l.fenced(ctx, "storing the plan", func(ctx context.Context) error {
 				answer, err := l.store.client.Txn(ctx).If(l.stillLeads()).
-					Then(clientv3.OpPut(l.store.rosterKey(digest, i), part)).Commit()
+					Then(clientv3.OpPut(l.store.rosterKey(r.place.Digest, i), part)).Commit()
 				if err == nil && !answer.Succeeded {
 					return cluster.ErrDeposed
 				}
@@ -262,7 +260,7 @@ func (l *leadership) putRosters(ctx context.Context, rosters []packed) error {
 				return err
 			}
 		}
-		l.rosters[string(digest)] = true
+		l.rosters[r.name()] = true
 	}
 	return nil
 }

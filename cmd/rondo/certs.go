@@ -24,7 +24,7 @@ func certsCommand() *cobra.Command {
 			"than jobs/JOB/worker, as its --tls. The files ca.key sign, and stay here: run the\n" +
 			"command again for more hosts and jobs, or within 90 days to renew; the processes\n" +
 			"read changed files again without a restart.\n\n" +
-			"Whoever has a tls.key may do in that job what its role does. --revoke puts them\n" +
+			"Whoever has a tls.key may do in that job what its role does. --revoke locks them\n" +
 			"out, within a minute of the copy.",
 	}
 	c.Flags().StringVar(&dir, "dir", "certs", "folder to write; an authority that is there is "+

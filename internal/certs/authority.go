@@ -110,7 +110,7 @@ func (a *Authority) Sign(leaf Leaf, now time.Time) (Pair, error) {
 	return sign(template, a.cert, key, a.key)
 }
 
-// revoke adds a certificate to the list of those that are not valid any more.
+// revoke adds a certificate to the list of those that are not valid any more, unless it is there.
 func (a *Authority) revoke(cert *x509.Certificate, now time.Time) (err error) {
 	if a.cert.KeyUsage&x509.KeyUsageCRLSign == 0 {
 		return errors.New("its authority may not sign lists of revoked certificates: replace the " +
@@ -120,6 +120,11 @@ func (a *Authority) revoke(cert *x509.Certificate, now time.Time) (err error) {
 	if a.list != nil {
 		if list, err = x509.ParseRevocationList(a.list); err != nil {
 			return err
+		}
+	}
+	for _, entry := range list.RevokedCertificateEntries {
+		if entry.SerialNumber.Cmp(cert.SerialNumber) == 0 {
+			return nil
 		}
 	}
 	entries := slices.Concat(list.RevokedCertificateEntries,

@@ -117,8 +117,8 @@ func (i *Identity) read() error {
 	if !trusted.authorities.AppendCertsFromPEM(content[2]) {
 		return fmt.Errorf("%s has no certificate", i.path(TrustFile))
 	}
-	// That this process's own certificate is revoked is no error either: the list counts at once,
-	// and the certificate may be on its way.
+	// An own certificate that is revoked is no error either: a new one may be on its way. The list
+	// counts at once.
 	var invalid x509.CertificateInvalidError
 	err = trusted.check(chain(own.Certificate), x509.ExtKeyUsageAny)
 	if err != nil && !(errors.As(err, &invalid) && invalid.Reason == x509.Expired) {
@@ -182,9 +182,16 @@ func (i *Identity) report(log *slog.Logger) {
 func (i *Identity) newest() (*tls.Certificate, trust) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if err := i.read(); err != nil && i.faults != nil {
+	had := i.trusted.revoked != nil
+	err := i.read()
+	switch {
+	case i.faults == nil:
+	case err != nil:
 		i.faults.warn("the new certificate is not used", fmt.Errorf("%w; the present one is valid "+
 			"until %s", err, i.own.Leaf.NotAfter.Format(time.RFC3339)), "folder", i.dir)
+	case had && i.trusted.revoked == nil:
+		i.faults.warn("there is no list of revoked certificates any more", errListGone, "folder",
+			i.dir)
 	}
 	return i.own, i.trusted
 }

@@ -104,7 +104,8 @@ func (o Order) revoke(now time.Time, by map[string]*Authority) error {
 			}
 		}
 		if !known {
-			return fmt.Errorf("%s is by no authority of --dir, so nobody there trusts it", file)
+			return fmt.Errorf("%s was signed by no authority whose key is in --dir: give --revoke "+
+				"with the --dir of the authority that signed it", file)
 		}
 	}
 	return nil

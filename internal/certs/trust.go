@@ -11,6 +11,10 @@ type trust struct {
 	revoked     map[string]bool // serial numbers
 }
 
+// errListGone: the list of revoked certificates that a folder had is not there any more.
+var errListGone = errors.New(RevokedFile + " is gone: what it listed is accepted again, if its " +
+	"authority is still trusted")
+
 // errRevoked: a certificate is in the list of those that are not valid any more.
 var errRevoked = errors.New("it is revoked")
 

@@ -1,6 +1,9 @@
 package certs_test
 
 import (
+	"bytes"
+	"crypto/x509"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -171,7 +174,7 @@ func TestRevoke(t *testing.T) {
 	}
 	worker := filepath.Join("jobs", "rondo", "worker", certs.CertFile)
 	for file, words := range map[string]string{
-		filepath.Join(foreign, worker):                        "is by no authority of --dir",
+		filepath.Join(foreign, worker):                        "whose key is in --dir",
 		filepath.Join(tree, certs.KeyFile):                    "no such file",
 		filepath.Join(tree, "jobs/rondo/user", certs.KeyFile): "malformed",
 	} {
@@ -191,8 +194,18 @@ func TestRevoke(t *testing.T) {
 	if !has(certs.PeerFolder) || has(certs.EtcdFolder) || has("") {
 		t.Error("a list for another authority than the peers'")
 	}
-	if err := issue(tree, filepath.Join(tree, worker)); err != nil {
+	old := filepath.Join(t.TempDir(), certs.CertFile)
+	text, err := os.ReadFile(filepath.Join(tree, worker))
+	if err == nil {
+		err = os.WriteFile(old, text, 0o600)
+	}
+	if err != nil {
 		t.Fatal(err)
+	}
+	for range 2 {
+		if err := issue(tree, old); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, folder := range []string{"", certs.EtcdFolder, "jobs/rondo/observer"} {
 		if !has(folder) {
@@ -200,11 +213,39 @@ func TestRevoke(t *testing.T) {
 		}
 	}
 	list := filepath.Join(tree, "jobs/rondo/worker", certs.RevokedFile)
+	der, err := os.ReadFile(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parsed, err := x509.ParseRevocationList(der); err != nil ||
+		len(parsed.RevokedCertificateEntries) != 1 {
+		t.Errorf("a certificate that is revoked twice: %+v, %v", parsed, err)
+	}
+	listGone(t, tree, list)
 	if err := os.WriteFile(list, []byte("none"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := certs.Load(tree, "rondo", certs.Worker); err == nil ||
 		!strings.Contains(err.Error(), list) {
 		t.Errorf("a list that cannot be read: %v", err)
+	}
+}
+
+// listGone removes a worker's list of revoked certificates, which is logged once.
+func listGone(t *testing.T, tree, list string) {
+	t.Helper()
+	var log bytes.Buffer
+	identity := of(t, tree, "rondo", certs.Worker)
+	_ = identity.ServerCredentials(slog.New(slog.NewTextHandler(&log, nil)))
+	if err := os.Remove(list); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := identity.Server().GetCertificate(nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(log.String(), certs.RevokedFile+" is gone"); n != 1 {
+		t.Errorf("that a list is gone is logged %d times: %s", n, &log)
 	}
 }

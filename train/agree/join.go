@@ -140,8 +140,8 @@ func (j *Join[P]) run(ctx context.Context, joined *Joined) error {
 	return j.Shards.Deal(ctx)
 }
 
-// drop takes the states from which some rank has seen the ranks differ for none, also on ranks that
-// left the ring before they saw it. It reports whether there are any.
+// drop discards every state of a version that a rank reported as split, also on ranks that left the
+// ring before they saw it. It reports whether there are any.
 func (j *Join[P]) drop(all []Standing[P]) (split bool) {
 	for _, by := range slices.Clone(all) {
 		if by.Split == (Version{}) {
