@@ -21,13 +21,14 @@ type twin struct {
 	norms            [][2][]float64 // weight and bias
 	table, proj      []float64      // views of flat, as are the slices below
 	outputs, biasOut []float64
+	penalty          *float64 // of the last training pass: what its objective adds to the loss
 }
 
 type twinLayer struct{ ih, hh, biasIH, biasHH, peephole []float64 }
 
 // newTwin returns a twin with the model's parameters.
 func newTwin(m *Model) twin {
-	w := twin{c: m.config}
+	w := twin{c: m.config, penalty: new(float64)}
 	for _, x := range download(m, m.params) {
 		w.flat = append(w.flat, float64(x))
 	}
@@ -170,12 +171,16 @@ func (w twin) step(k int, x, h, c []float64) (h2, c2 []float64) {
 func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (float64, []float64) {
 	c, size := w.c, w.c.StateSize()
 	after := make([]float64, len(state))
+	if *w.penalty = 0; train {
+		w = w.dropWeights(in.Step)
+	}
 	sum := 0.0
 	for b := range B {
 		lane := append([]float64(nil), state[b*size:(b+1)*size]...)
 		for t := range T {
 			x := w.input(in.Inputs[t*B+b])
 			if train {
+				x = w.dropWord(x, in.Inputs[t*B+b], in.Step)
 				x = w.dropout(x, inputDropout, w.c.DropoutInput, t, in, b)
 			}
 			x = w.deep("deep_input.%d.%s", c.DeepInput, x)
@@ -193,7 +198,10 @@ func (w twin) loss(in SegmentInput, T, B int, state []float64, train bool) (floa
 				copy(cell, c2)
 				copy(s, h)
 				if train {
-					h = w.dropout(h, k, w.c.Dropout, t, in, b)
+					h = w.dropout(h, k, dropoutOf(c, k), t, in, b)
+				}
+				if k == c.Layers-1 {
+					*w.penalty += c.ActivationL2 * row(h, 0, h) / float64(len(h))
 				}
 				x = w.after(k, x, h)
 			}
@@ -263,6 +271,37 @@ func (w twin) dropout(h []float64, k int, probability float64, t int, in Segment
 	return x
 }
 
+// dropWord drops a token's row of the embedding.
+func (w twin) dropWord(x []float64, id int32, step int64) []float64 {
+	p, y := float32(w.c.DropoutWords), make([]float64, len(x))
+	if p > 0 && !compute.DropoutKeep(DropoutKey(w.c.Seed, step, wordLayer, int(id)), 0, p) {
+		return y
+	}
+	for j := range x {
+		y[j] = x[j] / float64(1-p)
+	}
+	return y
+}
+
+// dropWeights returns the twin with a step's mask of each W_hh.
+func (w twin) dropWeights(step int64) twin {
+	p := float32(w.c.WeightDrop)
+	if p == 0 {
+		return w
+	}
+	w.layers = slices.Clone(w.layers)
+	for k := range w.layers {
+		key, hh := DropoutKey(w.c.Seed, step, k, weightLane), make([]float64, len(w.layers[k].hh))
+		for i, x := range w.layers[k].hh {
+			if compute.DropoutKeep(key, i, p) {
+				hh[i] = x / float64(1-p)
+			}
+		}
+		w.layers[k].hh = hh
+	}
+	return w
+}
+
 // logSoftmax is log softmax(output layer of x)[target].
 func (w twin) logSoftmax(x []float64, target int) float64 {
 	x = w.deep("deep_output.%d.%s", w.c.DeepOutput, x)
@@ -330,7 +369,7 @@ func TestGradientsAgainstFiniteDifferences(t *testing.T) {
 				for i := range want {
 					want[i] = w.difference(v.Offset+i, func() float64 {
 						sum, _ := w.loss(in, T, B, wide, true)
-						return sum * float64(in.Scale)
+						return (sum + *w.penalty) * float64(in.Scale)
 					})
 				}
 				if e := relative(v.of(grads), want); e > gradientTolerance {
