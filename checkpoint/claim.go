@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,11 +91,11 @@ func (s *Store) Claim(ctx context.Context) error { return s.claims.take(ctx) }
 // Refused returns an *OwnedError if another run owns the folder and keeps it. A run asks before it
 // begins.
 func (s *Store) Refused(ctx context.Context) error {
-	newest, _, err := s.claims.list(ctx)
+	newest, _, owner, err := s.claims.look(ctx)
 	if err != nil || s.claims.owner == nil {
 		return err
 	}
-	return s.claims.check(ctx, newest)
+	return s.claims.check(ctx, newest, owner)
 }
 
 // take is Store.Claim.
@@ -105,14 +106,14 @@ func (c *claims) take(ctx context.Context) error {
 		return nil
 	}
 	for range claimAttempts {
-		newest, claims, err := c.list(ctx)
+		newest, claims, owner, err := c.look(ctx)
 		if err != nil {
 			return err
 		}
 		if newest > 0 && newest == c.newest.Load() {
 			return nil
 		}
-		if err := c.check(ctx, newest); err != nil {
+		if err := c.check(ctx, newest, owner); err != nil {
 			return err
 		}
 		err = c.create(ctx, newest+1)
@@ -167,15 +168,35 @@ func (c *claims) list(ctx context.Context) (newest int64, claims []int64, err er
 	return newest, nil, err
 }
 
+// look is list, and reads the owner; the zero Owner if this process owns the folder. The file of a
+// new owner may be empty, or give way to a newer one's: look tries again for lockPatience.
+func (c *claims) look(ctx context.Context) (
+	newest int64, claims []int64, owner Owner, err error) {
+	patience := time.After(lockPatience)
+	for {
+		newest, claims, err = c.list(ctx)
+		if err != nil || newest == 0 || newest == c.newest.Load() {
+			return newest, claims, Owner{}, err
+		}
+		owner, err = c.read(ctx, newest)
+		if err != nil || owner != (Owner{}) || !slices.Contains(claims, newest) {
+			return newest, claims, owner, err
+		}
+		select {
+		case <-time.After(lockInterval):
+		case <-patience:
+			return newest, claims, owner, nil
+		case <-ctx.Done():
+			return 0, nil, Owner{}, ctx.Err()
+		}
+	}
+}
+
 // check returns an *OwnedError if the folder's owner is of another run that keeps it: a later one,
 // one that took the folder from this store, or one whose process lives on this machine.
-func (c *claims) check(ctx context.Context, newest int64) error {
-	if newest == 0 {
+func (c *claims) check(ctx context.Context, newest int64, owner Owner) error {
+	if newest == 0 || owner.Run == c.owner.Run {
 		return nil
-	}
-	owner, err := c.read(ctx, newest)
-	if err != nil || owner.Run == c.owner.Run {
-		return err
 	}
 	own := c.owner.Run
 	keeps := c.newest.Load() > 0
@@ -183,6 +204,7 @@ func (c *claims) check(ctx context.Context, newest int64) error {
 		keeps = owner.Run > own
 	}
 	if !keeps {
+		var err error
 		if keeps, err = c.place.claimHeld(ctx, claimName(newest)); err != nil {
 			return err
 		}
@@ -238,12 +260,8 @@ func (c *claims) hold(ctx context.Context) error {
 	if own == 0 {
 		return c.take(ctx)
 	}
-	newest, _, err := c.list(ctx)
+	newest, _, owner, err := c.look(ctx)
 	if err != nil || newest == own {
-		return err
-	}
-	owner, err := c.read(ctx, newest)
-	if err != nil {
 		return err
 	}
 	return &OwnedError{c.place.at(""), owner, owner.Run == c.owner.Run}

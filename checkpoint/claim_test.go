@@ -2,8 +2,10 @@ package checkpoint
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -318,4 +320,23 @@ func testTwoRuns(t *testing.T, s storage) {
 			t.Errorf("run %d has only %d operations", late, pauses)
 		}
 	}
+}
+
+// TestClaimBeingWritten: a writer that meets the file of a new owner before its content, or between
+// two new owners, waits for it.
+func TestClaimBeingWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "run")
+	s := storage{location: dir}
+	first := s.owned(t, firstRun, 11)
+	check(t, first.Claim(t.Context()))
+	path := filepath.Join(dir, claimName(2))
+	check(t, os.WriteFile(path, nil, 0o600))
+	refused := make(chan error, 1)
+	go func() { refused <- first.claims.hold(t.Context()) }()
+	text, err := json.Marshal(Owner{Run: firstRun, Host: "host-a", Process: 12})
+	check(t, err)
+	check(t, os.WriteFile(path, text, 0o600))
+	wantOwned(t, <-refused, 12, true)
+	// It may take the folder back.
+	check(t, first.Claim(t.Context()))
 }
