@@ -272,7 +272,7 @@ func endToken(t *subword.Tokenizer) (id int32, ok bool) {
 	return 0, false
 }
 
-// needsEnd is an error if texts are to have EndOfText and the tokenizer has no such token.
+// needsEnd returns an error if texts need EndOfText and the tokenizer has no such token.
 func (t Tokenizer) needsEnd(s *subword.Tokenizer) error {
 	if _, ok := endToken(s); ok || !t.marksEnds() {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"rondo/train/optim"
 )
 
-// unread is data of which nobody reads an epoch.
+// unread is data with epochs of no segments.
 type unread struct{ Data }
 
 func (unread) SegmentsPerEpoch() int64 { return 0 }

@@ -41,7 +41,7 @@ func treeConfig(spec *rondov1.JobSpec, data Extent) (c model.TreeConfig, err err
 	return c, app.Usage(c.Validate())
 }
 
-// treeNetwork is what a job of the task tree trains.
+// treeNetwork returns the network of a job of the task tree.
 func treeNetwork(spec *rondov1.JobSpec, data Extent) (Network, error) {
 	c, err := treeConfig(spec, data)
 	if err != nil {

@@ -25,9 +25,31 @@ const (
 	TreeBag
 )
 
+// TreeCellText is a cell's name, its equations for an inner node, separated by "; ", and its source.
+// l and r are the children's values, k numbers them; a leaf has its word's x instead.
+type TreeCellText struct{ Name, Equations, Source string }
+
+// TreeCells returns the cells' texts, in order.
+func TreeCells() []TreeCellText {
+	const tai = "Tai et al. (2015), arXiv:1503.00075, equations "
+	return []TreeCellText{
+		TreeLSTM: {"lstm", "i, o = σ(U [h_l; h_r] + b), u = tanh(U [h_l; h_r] + b); " +
+			"f_k = σ(U_k [h_l; h_r] + b_f); c = i ⊙ u + f_l ⊙ c_l + f_r ⊙ c_r; " +
+			"h = o ⊙ tanh(c)", tai + "9 to 14"},
+		TreeChildSum: {"child-sum", "s = Σ h_k; i, o = σ(U s + b), u = tanh(U s + b); " +
+			"f_k = σ(U_f h_k + b_f); c = i ⊙ u + Σ f_k ⊙ c_k; h = o ⊙ tanh(c)", tai + "2 to 8"},
+		TreeRNN: {"rnn", "h = tanh(U [h_l; h_r] + b)",
+			"Socher et al. (2011); Deep Learning, section 10.6"},
+		TreeBag: {"bag", "h = the mean of the words' embeddings", "a bag of words, to compare with"},
+	}
+}
+
 // TreeCellNames returns the names of the cells, in order.
-func TreeCellNames() []string {
-	return []string{TreeLSTM: "lstm", TreeChildSum: "child-sum", TreeRNN: "rnn", TreeBag: "bag"}
+func TreeCellNames() (names []string) {
+	for _, cell := range TreeCells() {
+		names = append(names, cell.Name)
+	}
+	return names
 }
 
 // ParseTreeCell parses the value of --tree-cell.
@@ -72,7 +94,7 @@ func (c TreeConfig) children() int {
 	return 1
 }
 
-// config has what the initial weights depend on.
+// config returns the fields that the initial weights depend on.
 func (c TreeConfig) config() Config {
 	return Config{Vocab: c.Vocab, Embed: c.Embed, Hidden: c.width(), Layers: 1, Init: c.Init,
 		Seed: c.Seed, GradientTail: c.GradientTail}
@@ -81,7 +103,7 @@ func (c TreeConfig) config() Config {
 // Validate returns nil, or an error of one line that names the wrong flag.
 func (c TreeConfig) Validate() error {
 	if c.Cell < TreeLSTM || c.Cell > TreeBag {
-		return fmt.Errorf("--tree-cell: %d is none", int(c.Cell))
+		return fmt.Errorf("--tree-cell %d does not exist", int(c.Cell))
 	}
 	if c.Embed < 1 {
 		return fmt.Errorf("--embed %d: trees have words with embeddings of at least 1 number",
@@ -186,7 +208,7 @@ func (t *Tree) Config() TreeConfig { return t.config }
 // Finishes returns the ends of the gradient prefixes that a pass finishes in turn.
 func (t *Tree) Finishes() []int { return []int{find(t.views, outputBias).end(), Span(t.views)} }
 
-// Trees are what a TreePass reads: the nodes of some trees, one tree behind the other, each node
+// Trees are the input of a TreePass: the nodes of some trees, one tree behind the other, each node
 // behind its children.
 type Trees struct {
 	Children []int32 // of each node; 0: a leaf

@@ -62,7 +62,7 @@ func (c TreeConfig) room(nodes int, tensor func(n int) []float32) (r treeRoom) {
 	return r
 }
 
-// PassSize is at least what a pass over so many nodes takes of a device's memory. c must be valid.
+// PassSize is an upper bound of a device's memory for a pass over so many nodes. c must be valid.
 func (c TreeConfig) PassSize(on compute.Sizer, nodes int) (size compute.Size) {
 	r := c.room(nodes, func(n int) []float32 {
 		size = size.And(on.TensorSize(n))

@@ -150,8 +150,8 @@ func (a *api) completions(server context.Context, w http.ResponseWriter, r *http
 	answer(w, http.StatusOK, whole)
 }
 
-// together is how many texts a request may ask for.
-func (a *api) together() int { return min(textLimit, a.cfg.Lanes*waitFactor) }
+// maxTexts is the most texts of a request.
+func (a *api) maxTexts() int { return min(textLimit, a.cfg.Lanes*waitFactor) }
 
 // admit reports whether n more texts have room, and if so counts them.
 func (a *api) admit(n int) bool {

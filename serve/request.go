@@ -92,14 +92,14 @@ func (a *api) read(w http.ResponseWriter, r *http.Request) (*request, *apiError)
 	if len(q.Prompt) == 0 {
 		q.Prompt = list{""}
 	}
-	if refused := q.check(a.cfg.Tokens, a.together()); refused != "" {
+	if refused := q.check(a.cfg.Tokens, a.maxTexts()); refused != "" {
 		return nil, invalid("%s", refused)
 	}
 	return q, nil
 }
 
-// check returns what is wrong, or "".
-func (q *request) check(tokens, together int) string {
+// check returns the first problem, or "".
+func (q *request) check(mostTokens, mostTexts int) string {
 	for _, prompt := range q.Prompt {
 		if len(prompt) > promptLimit {
 			return fmt.Sprintf("a prompt has %d bytes, and %d are the most", len(prompt),
@@ -112,11 +112,11 @@ func (q *request) check(tokens, together int) string {
 		}
 	}
 	switch texts := len(q.Prompt) * max(0, min(q.N, textLimit+1)); {
-	case q.MaxTokens < 1 || q.MaxTokens > tokens:
-		return fmt.Sprintf("max_tokens %d is not in [1, %d]", q.MaxTokens, tokens)
-	case q.N < 1 || texts > together:
+	case q.MaxTokens < 1 || q.MaxTokens > mostTokens:
+		return fmt.Sprintf("max_tokens %d is not in [1, %d]", q.MaxTokens, mostTokens)
+	case q.N < 1 || texts > mostTexts:
 		return fmt.Sprintf("%d prompts with n %d: ask for 1 to %d texts", len(q.Prompt), q.N,
-			together)
+			mostTexts)
 	case len(q.Stop) > stopLimit:
 		return fmt.Sprintf("%d stops: give at most %d", len(q.Stop), stopLimit)
 	case !(q.Temperature >= 0 && q.Temperature <= maxTemperature):
@@ -147,7 +147,8 @@ type stopper struct {
 	held  string // may be the beginning of a stop
 }
 
-// next adds to the text. It returns what surely comes before a stop, and whether a stop has come.
+// next adds to the text. It returns the text that no stop can contain, and whether a stop
+// has come.
 func (s *stopper) next(text string) (safe string, stopped bool) {
 	s.held += text
 	end := len(s.held)

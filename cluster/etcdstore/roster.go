@@ -77,7 +77,7 @@ func pack(r *rondov1.Roster) packed {
 		Length: int64(len(message))}, to.Bytes()}
 }
 
-// unpack returns the roster at a place, whose parts it gets from part.
+// unpack returns the roster at a place. part reads its parts.
 func unpack(at *rondov1.RosterPlace, part func(i int) ([]byte, error)) (*rondov1.Roster, error) {
 	if at.Stored < 0 || at.Stored > mostRoster || at.Length < 0 || at.Length > mostRoster {
 		return nil, fmt.Errorf("%w: a part of the plan with %d bytes, %d stored: it may have %d",
@@ -235,7 +235,7 @@ func (l *leadership) drops(rosters []packed) (drops []clientv3.Op) {
 	return drops
 }
 
-// putRosters stores what is not stored yet of a plan's rosters.
+// putRosters stores those of a plan's rosters that etcd lacks.
 func (l *leadership) putRosters(ctx context.Context, rosters []packed) error {
 	for _, r := range rosters {
 		if r.place.Length > mostRoster {

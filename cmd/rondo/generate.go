@@ -114,19 +114,11 @@ func generateCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := orNewestRun(cmd, &location); err != nil {
-			return err
-		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, textTasks()...)
+		t, texts, err := openTexts(cmd, &location, *use, 1)
 		if err != nil {
 			return err
 		}
 		defer t.Close()
-		sayStep(cmd, t)
-		texts, err := t.Texts(1)
-		if err != nil {
-			return err
-		}
 		defer texts.Close()
 		write, err := texts.Read(prefix)
 		if err != nil {
@@ -147,8 +139,27 @@ func generateCommand() *cobra.Command {
 	return c
 }
 
-// textTasks are the tasks whose models write text.
-func textTasks() []string { return []string{task.LM, task.NGram, task.HMM, task.MLP} }
+// openTexts opens a model that writes so many texts at a time, from a checkpoint at a location or
+// of the newest run.
+func openTexts(
+	cmd *cobra.Command, location *string, use job.Use, together int,
+) (*job.Trained, *job.Texts, error) {
+	if err := orNewestRun(cmd, location); err != nil {
+		return nil, nil, err
+	}
+	t, err := job.LoadTrained(cmd.Context(), *location, use, task.LM, task.NGram, task.HMM,
+		task.MLP)
+	if err != nil {
+		return nil, nil, err
+	}
+	sayStep(cmd, t)
+	texts, err := t.Texts(together)
+	if err != nil {
+		t.Close()
+		return nil, nil, err
+	}
+	return t, texts, nil
+}
 
 // write writes one text: as it is generated, or as JSON.
 func (f *generateFlags) write(

@@ -79,6 +79,11 @@ func listModels(out io.Writer) error {
 		equations := strings.Split(text.Equations, "; ")
 		fmt.Fprintf(table, "--cell %v\t%s\t%s\n", cell, equations[len(equations)-1], text.Source)
 	}
+	for _, cell := range model.TreeCells() {
+		equations := strings.Split(cell.Equations, "; ")
+		fmt.Fprintf(table, "--tree-cell %s\t%s\t%s\n", cell.Name, equations[len(equations)-1],
+			cell.Source)
+	}
 	for _, name := range task.Names() {
 		predicts, source := task.About(name)
 		fmt.Fprintf(table, "--task %s\t%s\t%s\n", name, predicts, source)
@@ -105,6 +110,15 @@ func showModel(out io.Writer, spec *rondov1.JobSpec, data job.Extent) error {
 		}
 		showCell(out, cell)
 	}
+	if spec.Task == task.Tree {
+		cell, err := model.ParseTreeCell(spec.TreeCell)
+		if err != nil {
+			return err
+		}
+		text := model.TreeCells()[cell]
+		fmt.Fprintf(out, "--tree-cell %s: %s\n\n", text.Name, text.Source)
+		showEquations(out, text.Equations)
+	}
 	fmt.Fprintln(out)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, "PARAMETERS\tSHAPE\t TENSOR")
@@ -126,9 +140,7 @@ func showModel(out io.Writer, spec *rondov1.JobSpec, data job.Extent) error {
 func showCell(out io.Writer, cell compute.Cell) {
 	text := cell.Text()
 	fmt.Fprintf(out, "--cell %v: %s\n\n", cell, text.Source)
-	for _, equation := range strings.Split(text.Equations, "; ") {
-		fmt.Fprintf(out, "    %s\n", equation)
-	}
+	showEquations(out, text.Equations)
 	fmt.Fprint(out, "\na = W_ih x + b_ih + W_hh h + b_hh; x: input [D]; h: output and state [H]; "+
 		"h', c': after the step;\nσ: logistic function; ⊙: elementwise product")
 	if cell.States() == 2 {
@@ -139,4 +151,11 @@ func showCell(out io.Writer, cell compute.Cell) {
 			text.Gates)
 	}
 	fmt.Fprintln(out, ".")
+}
+
+// showEquations writes equations that "; " separates, a line each.
+func showEquations(out io.Writer, equations string) {
+	for _, equation := range strings.Split(equations, "; ") {
+		fmt.Fprintf(out, "    %s\n", equation)
+	}
 }

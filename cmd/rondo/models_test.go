@@ -34,6 +34,15 @@ func TestModels(t *testing.T) {
 	for _, name := range task.Names() {
 		shown("task", name)
 	}
+	for _, cell := range model.TreeCells() {
+		listed("--tree-cell " + cell.Name)
+		_, out, _ := rondo(t, "models", "tree", "--tree-cell", cell.Name)
+		for _, equation := range strings.Split(cell.Equations, "; ") {
+			if !strings.Contains(out, "\n    "+equation+"\n") {
+				t.Errorf("%s: no %q in\n%s", cell.Name, equation, out)
+			}
+		}
+	}
 	for _, part := range model.Parts() {
 		listed("--" + part.Flag)
 		if len(jobspec.GroupsOf(part.Flag)) != 1 || part.Does == "" || part.Source == "" {

@@ -10,7 +10,6 @@ import (
 
 	"rondo/cluster/meet"
 	"rondo/internal/app"
-	"rondo/job"
 	"rondo/serve"
 )
 
@@ -54,19 +53,11 @@ func serveCommand() *cobra.Command {
 		if err := cfg.Validate(); err != nil {
 			return app.Usage(err)
 		}
-		if err := orNewestRun(cmd, &location); err != nil {
-			return err
-		}
-		t, err := job.LoadTrained(cmd.Context(), location, *use, textTasks()...)
+		t, texts, err := openTexts(cmd, &location, *use, cfg.Lanes)
 		if err != nil {
 			return err
 		}
 		defer t.Close()
-		sayStep(cmd, t)
-		texts, err := t.Texts(cfg.Lanes)
-		if err != nil {
-			return err
-		}
 		defer texts.Close()
 		if cfg.Name == "" {
 			cfg.Name = filepath.Base(strings.TrimRight(location, "/"))

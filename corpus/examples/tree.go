@@ -39,8 +39,8 @@ func (n Node) id(words *corpus.Vocabulary) int32 {
 // nodeLimit is above the ids of nodes with so many words and children.
 func nodeLimit(words, children int) int { return 2 * (words + children + 1) }
 
-// NodeOf returns what the token of a node in a Set says, whose vocabulary has so many words: the
-// word of a leaf, or the number of children of another node, and whether the node has a label.
+// NodeOf decodes the token of a node in a Set. words is the size of the vocabulary. It returns the
+// word of a leaf, or an inner node's number of children, and whether the node has a label.
 func NodeOf(id int32, words int) (word, children int32, labelled bool) {
 	word, labelled = id/2, id%2 == 1
 	if word >= int32(words) {

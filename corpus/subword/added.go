@@ -124,7 +124,7 @@ func isSpaceBefore(text []byte) bool {
 	return n > 0 && unicode.IsSpace(r)
 }
 
-// extract cuts the added tokens out of a text and normalizes what is between them.
+// extract cuts the added tokens out of a text and normalizes the text between them.
 func (a *added) extract(
 	dst []piece, text []byte, first, last bool, rules []normalizer,
 ) ([]piece, error) {

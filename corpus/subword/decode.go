@@ -216,7 +216,7 @@ func (s stripDecoder) decode(tokens []string, _ time.Time) []string {
 	return tokens
 }
 
-// decode replaces in each token what a pattern finds.
+// decode replaces the matches of a pattern in each token.
 func (r replace) decode(tokens []string, until time.Time) []string {
 	_, slow := r.pattern.(pattern)
 	for i, token := range tokens {

@@ -20,7 +20,7 @@ type mapped func(text []byte) []byte
 
 func (m mapped) normalize(text []byte, _, _ bool) ([]byte, error) { return m(text), nil }
 
-// characters is a normalizer that replaces single characters. change appends what stands for r.
+// characters is a normalizer that replaces single characters. change appends r's replacement.
 func characters(change func(dst []byte, r rune) []byte) mapped {
 	return func(text []byte) []byte {
 		dst := make([]byte, 0, len(text)+len(text)/8)
@@ -142,7 +142,7 @@ func (p prepend) normalize(text []byte, first, _ bool) ([]byte, error) {
 	return append([]byte(p), text...), nil
 }
 
-// replace replaces what a pattern finds.
+// replace replaces the matches of a pattern.
 type replace struct {
 	pattern finder
 	by      string

@@ -207,7 +207,7 @@ func (p part) find(dst []match, text []byte) ([]match, error) {
 	return appendMatch(dst, start, len(text), len(text)), nil
 }
 
-// inverted takes what a pattern does not find.
+// inverted matches the text between the matches of a pattern.
 type inverted struct{ finder }
 
 func (i inverted) find(dst []match, text []byte) ([]match, error) {
@@ -224,7 +224,7 @@ type splitter interface {
 	split(e *Encoder, dst []piece, p piece) ([]piece, error)
 }
 
-// behavior says what becomes of the matches.
+// behavior is how a text is split at the matches.
 type behavior string
 
 const (

@@ -72,8 +72,8 @@ func validateAverage(spec *rondov1.JobSpec) error {
 			"--eval-corpus or --validation-fraction")
 	}
 	if a != (Average{}) && (spec.ShardOptimizer || spec.SyncEvery > 1) {
-		return usagef("--average is of all parameters after each step, and each worker has them: " +
-			"leave out --shard-optimizer and --sync-every")
+		return usagef("--average needs all parameters on each worker after each step: leave out " +
+			"--shard-optimizer and --sync-every")
 	}
 	return nil
 }

@@ -5,7 +5,7 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// validateRegularisers checks what drops words and weights, and penalises outputs.
+// validateRegularisers checks the flags of dropout, weight drop and L2 penalties.
 func validateRegularisers(spec *rondov1.JobSpec) error {
 	if spec.DropoutLocked && spec.Dropout == 0 && spec.DropoutInput == 0 &&
 		spec.DropoutOutput <= 0 {

@@ -24,8 +24,8 @@ func TestRegulariserFlags(t *testing.T) {
 		{"--average ema:0.99999999", "--average ema:0.99999999: ema: takes a decay of"},
 		{"--average polyak:-1", "--average polyak:-1: polyak: takes a step"},
 		{"--average nt --validation-fraction 0", "--average nt waits until the validation loss"},
-		{"--average ema --shard-optimizer", "--average is of all parameters after each step"},
-		{"--average ema --sync-every 4", "--average is of all parameters after each step"},
+		{"--average ema --shard-optimizer", "--average needs all parameters on each worker"},
+		{"--average ema --sync-every 4", "--average needs all parameters on each worker"},
 		{"--task ngram --average ema", "--average is for --task"},
 	})
 	for _, args := range []string{"--average polyak:100", "--average nt --optimizer sgd",

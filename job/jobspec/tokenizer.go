@@ -40,8 +40,8 @@ func validateTokenizer(spec *rondov1.JobSpec) error {
 		spec.Tokenizer, strings.Join(subwords, " or "), spec.Task)
 }
 
-// keepTokenizer adds what of the tokenizer must not change within a job. The place of a file may:
-// the data's fingerprint has its content.
+// keepTokenizer adds the tokenizer's fields that must not change within a job. A file may move: the
+// data's fingerprint has its content.
 func keepTokenizer(lasts, spec *rondov1.JobSpec) {
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos

@@ -309,7 +309,7 @@ func (p *pass[F]) Backward(params, gradients []F, scale F) {
 	}
 }
 
-// answerBackward adds scale times the gradient of a path, whose logits it uses up.
+// answerBackward adds scale times the gradient of a path. It overwrites the logits.
 func (p *pass[F]) answerBackward(w, d parameters[F], path int, scale F) {
 	s := p.story
 	memory.Softmax(p.logits, p.logits)

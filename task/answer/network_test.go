@@ -111,7 +111,7 @@ func TestUnlikelyRead(t *testing.T) {
 	}
 }
 
-// readBoth returns the gradient of two paths, of which each reads another of two sentences.
+// readBoth returns the summed gradient of two paths. Each reads one of two sentences.
 func readBoth[F memory.Float](c Config, params []float64, s *Story) ([]F, *pass[F]) {
 	p, in, gradient := newPass[F](c), make([]F, len(params)), make([]F, len(params))
 	for i, x := range params {

@@ -54,8 +54,8 @@ func (r Reading) Validate() error {
 }
 
 // Score runs the model over a text in segments of T tokens. It returns the loss summed over the
-// targets, in nats, and their number. Each token but the first is a target. A dynamic reading makes
-// the model one without regularisers.
+// targets, in nats, and their number. Each token but the first is a target. A dynamic reading turns
+// the model's regularisers off.
 func (r Reading) Score(
 	ctx context.Context, m *model.Model, text corpus.Tokens, bptt int,
 ) (lossSum float64, targets int64, err error) {
@@ -92,7 +92,7 @@ type scorer struct {
 	m       *model.Model
 	T, rows int
 
-	evaluator *model.Evaluator // unless a dynamic reading's passes have the losses
+	evaluator *model.Evaluator // nil: the dynamic passes compute the losses
 	segment   *model.Segment   // of a dynamic reading
 	trained   []float32        // its parameters before it, host memory
 	center    []float32        // the same in device memory

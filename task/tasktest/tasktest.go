@@ -25,8 +25,8 @@ func Device(t *testing.T, threads int) compute.Device {
 	return device
 }
 
-// Pass computes a segment, whose lanes are dealt to seats of these numbers of them. It returns the
-// loss and the sum of the gradients, laid out as the parameters.
+// Pass computes a segment. seats has the number of lanes of each seat. It returns the loss
+// and the sum of the gradients, laid out as the parameters.
 func Pass(
 	t *testing.T, task train.Task, segment int64, scale float32, seats ...int,
 ) (loss float64, sum []float32) {

@@ -38,7 +38,7 @@ func Nodes(balanced bool, tokens int) int {
 // most is the number of nodes of the largest tree.
 func (d *Data) most() int { return Nodes(d.Balanced, d.Set.Longest()) }
 
-// Config is what the task reads.
+// Config is the data of the task.
 type Config struct {
 	Training   Data
 	Evaluation *Data        // nil: no evaluation
@@ -142,7 +142,7 @@ func (b *batch) clear() {
 	b.ids, b.right, b.roots = b.ids[:0], b.right[:0], b.roots[:0]
 }
 
-// read adds a tree of these nodes and labels, of which the last is the root's.
+// read adds a tree. The last label is the root's.
 func (b *batch) read(ids, labels []int32, words int) error {
 	for _, id := range ids {
 		word, children, labelled := examples.NodeOf(id, words)
@@ -227,7 +227,7 @@ func (s *seat) Evaluate(ctx context.Context, lanes train.Lanes, add func(train.S
 	return score(ctx, s.TreePass, s.task.evaluation, lanes, add)
 }
 
-// score scores what these lanes read of an epoch.
+// score scores the trees of these lanes in an epoch.
 func score(
 	ctx context.Context, pass *model.TreePass, d *Data, lanes train.Lanes, add func(train.Score),
 ) error {

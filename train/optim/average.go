@@ -90,8 +90,8 @@ type Average struct {
 	Older       float64              `json:"older,omitempty"`       // the lowest before these
 }
 
-// Next returns the factor of the parameters after a step's update in the average, whose old values
-// keep 1 less that; 0: it has not begun.
+// Next returns the weight of a step's updated parameters in the average. The old average has the
+// rest. 0: the average has not begun.
 func (a Averaging) Next(m *Average, step int64) float64 {
 	switch {
 	case a.Kind == NonMonotone && !m.Triggered, a.Kind == Polyak && step < a.From:

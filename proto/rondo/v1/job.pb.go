@@ -1400,7 +1400,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xae\xbe\x01\n" +
+	"\x04_max\"\xbc\xbe\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
@@ -1545,13 +1545,13 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"4answer: times that the memory is read for a question\x12\x013!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x00P@R\x04hops\x12\xb6\x01\n" +
 	"\x05tying\x18\xb2\x02 \x01(\tB\x9e\x01\xaa\xbb\x18\x99\x01\n" +
 	"wanswer: which embeddings are the same: adjacent: a hop's output and the next one's input; layer-wise: those of all hops\x12\badjacent\x1a\badjacent\x1a\n" +
-	"layer-wiseR\x05tying\x12\xef\x01\n" +
-	"\x0ehard_attention\x18\xf2\x02 \x01(\x03B\xc6\x01\xaa\xbb\x18\xc1\x01\n" +
-	"\xa9\x01answer: each hop reads one sentence, drawn by its weight, not the mean of all; trained by REINFORCE from this many ways to read a story, for example 8; 0: soft attention\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\rhardAttention\x12j\n" +
+	"layer-wiseR\x05tying\x12\xf6\x01\n" +
+	"\x0ehard_attention\x18\xf2\x02 \x01(\x03B\xcd\x01\xaa\xbb\x18\xc8\x01\n" +
+	"\xb0\x01answer: each hop reads one sentence, drawn by its weight, instead of the mean of all; trained by REINFORCE with this many draws for each story, for example 8; 0: soft attention\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00P@R\rhardAttention\x12j\n" +
 	"\x11position_encoding\x18\xb3\x02 \x01(\bB<\xaa\xbb\x188\n" +
-	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12\xaf\x01\n" +
-	"\x04tree\x18\xe8\x02 \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"ttree: whose tree it is: brackets: the corpus has it; balanced: the halves of a text's words, their halves, and so on\x12\bbrackets\x1a\bbrackets\x1a\bbalancedR\x04tree\x12\x91\x02\n" +
+	"0answer: weigh a sentence's words by their places\x12\x04trueR\x10positionEncoding\x12\xb6\x01\n" +
+	"\x04tree\x18\xe8\x02 \x01(\tB\xa0\x01\xaa\xbb\x18\x9b\x01\n" +
+	"{tree: where trees come from: brackets: the corpus has them; balanced: a text's words are halved, then the halves, and so on\x12\bbrackets\x1a\bbrackets\x1a\bbalancedR\x04tree\x12\x91\x02\n" +
 	"\ttree_cell\x18\xe9\x02 \x01(\tB\xf2\x01\xaa\xbb\x18\xed\x01\n" +
 	"\xc9\x01tree: how a node is computed from its children: lstm: TreeLSTM of two children; child-sum: TreeLSTM of their sum; rnn: one tanh layer of two children; bag: the mean of the embeddings, whatever the tree\x12\x04lstm\x1a\x04lstm\x1a\tchild-sum\x1a\x03rnn\x1a\x03bagR\btreeCell\x12l\n" +
 	"\x11temporal_encoding\x18\xb4\x02 \x01(\bB>\xaa\xbb\x18:\n" +
