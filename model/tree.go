@@ -25,8 +25,8 @@ const (
 	TreeBag
 )
 
-// TreeCellText is a cell's name, its equations for an inner node, separated by "; ", and its source.
-// l and r are the children's values, k numbers them; a leaf has its word's x instead.
+// TreeCellText is a cell's name, its equations for an inner node, separated by "; ", and its
+// source. l and r are the children's values, k numbers them; a leaf has its word's x instead.
 type TreeCellText struct{ Name, Equations, Source string }
 
 // TreeCells returns the cells' texts, in order.
@@ -40,7 +40,8 @@ func TreeCells() []TreeCellText {
 			"f_k = σ(U_f h_k + b_f); c = i ⊙ u + Σ f_k ⊙ c_k; h = o ⊙ tanh(c)", tai + "2 to 8"},
 		TreeRNN: {"rnn", "h = tanh(U [h_l; h_r] + b)",
 			"Socher et al. (2011); Deep Learning, section 10.6"},
-		TreeBag: {"bag", "h = the mean of the words' embeddings", "a bag of words, to compare with"},
+		TreeBag: {"bag", "h = the mean of the words' embeddings",
+			"a bag of words, for comparison"},
 	}
 }
 

@@ -19,7 +19,8 @@ func (p treeLSTM) compose(at level) {
 	p.activate(at)
 }
 
-// gateInputs returns the input of the gates i, o and u: h of the children side by side, or their sum.
+// gateInputs returns the input of the gates i, o and u: h of the children side by side, or their
+// sum.
 func (p treeLSTM) gateInputs(at level, gathered []float32) []float32 {
 	if !p.summed() {
 		return gathered
