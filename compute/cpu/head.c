@@ -27,7 +27,7 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
         OPERANDS(k, o.d_rows, o.strip * o.S * BLOCK),
         OPERANDS(k, o.d_pairs, half * o.strip * o.S * BLOCK),
         FLOATS(o.logits, (o.kept ? o.Y * o.S : threads * o.strip * HEAD_TILE) * BLOCK),
-        FLOATS(o.dx, (strips > 1 ? o.U * o.S : threads * HEAD_TILE) * BLOCK),
+        FLOATS(o.dx, (strips > 1 ? o.U * o.S : threads * PRODUCTS * HEAD_TILE) * BLOCK),
         FLOATS(o.dbias, o.S / HEAD_GROUP * o.strip * BLOCK),
         FLOATS(o.tops, o.kept * strips * o.S),
         FLOATS(o.top, o.S),

@@ -100,12 +100,13 @@ static void multiply(const struct place *p, long r, long n)
     struct head *o = p->o;
     long block;
     float *logits = logits_at(p, r, &block);
-    for (long v = 0; v < p->blocks; v++, logits += block) {
-        const float *bias = strip_bias(p, v);
-        for (long i = 0; i < n; i++)
-            copy_row(logits + i * BLOCK, bias);
-        product(n, logits, (operand *)o->x_rows + r * BLOCK, o->S * BLOCK, o->U,
-                strip_panel(p, v, 0));
+    for (long v = 0, some; v < p->blocks; v += some, logits += some * block) {
+        some = least(PRODUCTS, p->blocks - v);
+        for (long j = 0; j < some; j++)
+            for (long i = 0; i < n; i++)
+                copy_row(logits + j * block + i * BLOCK, strip_bias(p, v + j));
+        products(some, n, logits, block, (operand *)o->x_rows + r * BLOCK, o->S * BLOCK, o->U,
+                 strip_panel(p, v, 0), o->U * BLOCK * BLOCK);
     }
 }
 
@@ -291,18 +292,19 @@ static void turn(const struct place *p, long r)
 static void multiply_back(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
-    int last = p->v + p->blocks == o->Y;
-    long block = (last && p->v == 0 ? HEAD_TILE : o->S) * BLOCK;
-    float *dx = o->dx + (last && p->v == 0 ? p->m->index * HEAD_TILE : r) * BLOCK;
-    for (long u = 0; u < o->U; u++) {
-        float *sums = last && p->v == 0 ? dx : dx + u * block;
-        if (p->v == 0)
-            memset(sums, 0, n * BLOCK * sizeof *sums);
-        product(n, sums, (operand *)o->d_rows + r * BLOCK, o->S * BLOCK, p->blocks,
-                (operand *)o->weights_back + u * p->blocks * BLOCK * BLOCK);
-        if (last)
-            from_block(n, p->c->dx + (p->first + r) * o->H + u * BLOCK, o->H,
-                       columns_of(o->H, u), sums);
+    const int last = p->v + p->blocks == o->Y, only = last && p->v == 0;
+    const long panel = p->blocks * BLOCK * BLOCK, block = (only ? HEAD_TILE : o->S) * BLOCK;
+    float *dx = o->dx + (only ? p->m->index * PRODUCTS * HEAD_TILE : r) * BLOCK;
+    for (long u = 0, some; u < o->U; u += some) {
+        float *sums = only ? dx : dx + u * block;
+        some = least(PRODUCTS, o->U - u);
+        for (long j = 0; p->v == 0 && j < some; j++)
+            memset(sums + j * block, 0, n * BLOCK * sizeof *sums);
+        products(some, n, sums, block, (operand *)o->d_rows + r * BLOCK, o->S * BLOCK, p->blocks,
+                 (operand *)o->weights_back + u * panel, panel);
+        for (long j = 0; last && j < some; j++)
+            from_block(n, p->c->dx + (p->first + r) * o->H + (u + j) * BLOCK, o->H,
+                       columns_of(o->H, u + j), sums + j * block);
     }
 }
 

@@ -87,11 +87,13 @@ static void input_sums(const struct member *m, struct layer *l)
     rondo_share(m, l->K * l->U, 1, &first, &end);
     for (long n = 0; n < l->N; n += chunk) {
         long rows = least(chunk, l->N - n);
-        for (long i = first; i < end; i++) {
-            float *sums = sums_at(l, i, n);
-            start_rows(l, sums, i, rows);
-            product(rows, sums, operands_at(x, 0, 0, n), x->stride * BLOCK, l->X,
-                    (operand *)l->in->panels + i * depth * BLOCK);
+        for (long i = first, some; i < end; i += some) {
+            some = least(PRODUCTS, end - i);
+            for (long j = i; j < i + some; j++)
+                start_rows(l, sums_at(l, j, n), j, rows);
+            products(some, rows, sums_at(l, i, n), l->gates.stride * BLOCK,
+                     operands_at(x, 0, 0, n), x->stride * BLOCK, l->X,
+                     (operand *)l->in->panels + i * depth * BLOCK, depth * BLOCK);
         }
     }
 }
@@ -151,15 +153,20 @@ static void input_gradient(const struct member *m, struct layer *l, float *dx)
     const struct tensor *d = &l->d_rows;
     const operand *panels = l->in->back;
     float *tile = l->tile + m->index * l->tile_rows * BLOCK;
+    const long size = l->U * BLOCK * BLOCK; // of a gate's panel
     long chunk = rows_at_once(l->K * l->U), n, end;
     for (rondo_share(m, l->N, 16, &n, &end); n < end; n += chunk) {
-        long rows = least(chunk, end - n);
-        for (long v = 0; v < l->X; v++) {
-            memset(tile, 0, rows * BLOCK * sizeof *tile);
+        long rows = least(chunk, end - n), most = least(PRODUCTS, l->tile_rows / rows);
+        for (long v = 0, some; v < l->X; v += some) {
+            some = least(most, l->X - v);
+            memset(tile, 0, some * rows * BLOCK * sizeof *tile);
             for (long g = 0; g < l->K; g++)
-                product(rows, tile, operands_at(d, apart(l, g) * l->U, 0, n), d->stride * BLOCK,
-                        l->U, panels + (v * l->K + g) * l->U * BLOCK * BLOCK);
-            from_block(rows, dx + n * l->D + v * BLOCK, l->D, columns_of(l->D, v), tile);
+                products(some, rows, tile, rows * BLOCK,
+                         operands_at(d, apart(l, g) * l->U, 0, n), d->stride * BLOCK, l->U,
+                         panels + (v * l->K + g) * size, l->K * size);
+            for (long j = 0; j < some; j++)
+                from_block(rows, dx + n * l->D + (v + j) * BLOCK, l->D, columns_of(l->D, v + j),
+                           tile + j * rows * BLOCK);
         }
     }
 }

@@ -32,6 +32,9 @@ static inline long blocks_up(long n, long size) { return (n + size - 1) / size; 
 // Rows of a dense input that go through a layer's weights at a time, at most.
 enum { INPUT_ROWS = 512 };
 
+// Products of the same rows that are made together, at most.
+enum { PRODUCTS = 4 };
+
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
 
@@ -139,7 +142,7 @@ struct head {
     void *x_rows, *x_pairs; // [U][S][BLOCK]
     void *d_rows, *d_pairs; // [strip][S][BLOCK]: the gradient of a strip's logits
     float *logits;      // kept: [Y][S][BLOCK]; else [threads][strip][HEAD_TILE][BLOCK]
-    float *dx;          // [U][S][BLOCK]; of a single strip [threads][HEAD_TILE][BLOCK]
+    float *dx;          // [U][S][BLOCK]; of a single strip [threads][PRODUCTS][HEAD_TILE][BLOCK]
     float *dbias;       // [S/HEAD_GROUP][strip][BLOCK]
     float *tops;        // [strips][S]: largest logits of a row in each strip, if kept
     float *top;         // [S]: of the strips so far, or all

@@ -19,24 +19,44 @@ enum { TILE_ROWS = 6 };
 enum { TILE_ROWS = 4 }; // emulated bf16 needs more registers for the operands
 #endif
 enum { TILE_VECTORS = 2, TILE_WIDTH = TILE_VECTORS * VW };
-enum { OUTER_ROWS = TILE_ROWS == 6 ? 4 : TILE_ROWS }; // a divisor of BLOCK
+
+// Units of depth that go through the tiles of a block of a weight's gradient at a time: both of
+// their operands and the block fit the first-level cache.
+enum { OUTER_STEPS = 64 };
 
 // Called on each thread before its products and after them, for the instruction sets that need it.
 INLINE void begin_products(void) {}
 INLINE void end_products(void) {}
 
-// Blocks of depth that go through a product at a time: their panel fits the first-level cache.
-enum { PRODUCT_BLOCKS = 8 };
+// Deeper products go through their panels by pieces of PRODUCT_BLOCKS, which with the piece of the
+// rows fit the first-level cache, and ask for the next piece.
+enum { FEW_BLOCKS = 8, PRODUCT_BLOCKS = 4 };
 
-// Tiles that between them ask for the panel's next blocks while they work on these, two cache lines
-// for every unit of depth: panels that come from memory arrive in time.
-enum { TILES_AHEAD = TILE_WIDTH == BLOCK ? 2 : 1, CACHE_LINE = 64 };
+// Memory that the next product reads. The product before it prefetches some lines of it into the
+// second-level cache at a time, so that they arrive before they are needed.
+struct ahead {
+    const char *next, *end;
+    long lines; // at a time
+};
+
+enum { CACHE_LINE = 64 };
+
+// `bytes` from p on, to be asked for in so many `times`, at least one.
+INLINE struct ahead ahead_of(const void *p, long bytes, long times)
+{
+    return (struct ahead){p, (const char *)p + bytes, blocks_up(bytes, times * CACHE_LINE)};
+}
+
+INLINE void ask(struct ahead *a)
+{
+    for (long i = 0; i < a->lines && a->next < a->end; i++, a->next += CACHE_LINE)
+        __builtin_prefetch(a->next, 0, 2);
+}
 
 // c: [rows][BLOCK] += a panel. a: rows of `blocks` blocks, a_block operands from one to the next.
-// With ahead, it asks for what is at `next` meanwhile.
 INLINE void product_tile(const int rows, float *restrict c, const operand *restrict a,
                          long a_block, long blocks, const operand *restrict panel,
-                         const int ahead, const char *next)
+                         struct ahead *ahead)
 {
     for (int col = 0; col < BLOCK; col += TILE_WIDTH) {
         vf sum[TILE_ROWS][TILE_VECTORS];
@@ -45,13 +65,10 @@ INLINE void product_tile(const int rows, float *restrict c, const operand *restr
             UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                 sum[r][j] = load(c + r * BLOCK + col + j * VW);
         const unit *w = (const unit *)panel + col;
+        ask(ahead);
         for (long q = 0; q < blocks; q++) {
             const unit *x = (const unit *)(a + q * a_block);
             UNROLL_4 for (int k = 0; k < BLOCK / UNIT; k++, x++, w += BLOCK) {
-                if (ahead && col < 2 * TILE_WIDTH) {
-                    __builtin_prefetch(next, 0, 2);
-                    next += CACHE_LINE;
-                }
                 UNROLL for (int j = 0; j < TILE_VECTORS; j++)
                     b[j] = load_units(w + j * VW);
                 UNROLL for (int r = 0; r < rows; r++) {
@@ -67,87 +84,102 @@ INLINE void product_tile(const int rows, float *restrict c, const operand *restr
     }
 }
 
-// The same for any number of rows: c: [rows][BLOCK] += a panel, over blocks*BLOCK of depth.
-static void product(long rows, float *restrict c, const operand *restrict a, long a_block,
-                    long blocks, const operand *restrict panel)
+// The same for any number of rows.
+static void product_piece(long rows, float *restrict c, const operand *restrict a, long a_block,
+                          long blocks, const operand *restrict panel, struct ahead ahead)
 {
-    for (long q = 0; q < blocks; q += PRODUCT_BLOCKS) {
-        long these = blocks - q < PRODUCT_BLOCKS ? blocks - q : PRODUCT_BLOCKS;
-        const operand *aq = a + q * a_block, *wq = panel + q * BLOCK * BLOCK;
-        const char *next = (const char *)(wq + these * BLOCK * BLOCK);
-        long r = 0, last = rows - TILES_AHEAD * TILE_ROWS;
-        for (; r + TILE_ROWS <= rows && r + TILE_ROWS <= last; r += TILE_ROWS)
-            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq, 0, 0);
-        for (; r + TILE_ROWS <= rows; r += TILE_ROWS) {
-            product_tile(TILE_ROWS, c + r * BLOCK, aq + r * BLOCK, a_block, these, wq, 1, next);
-            next += these * (BLOCK * BLOCK / 2) * sizeof *wq;
-        }
-        float *cr = c + r * BLOCK;
-        aq += r * BLOCK;
-        switch (rows - r) {
+    long r = 0;
+    for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
+        product_tile(TILE_ROWS, c + r * BLOCK, a + r * BLOCK, a_block, blocks, panel, &ahead);
+    c += r * BLOCK;
+    a += r * BLOCK;
+    switch (rows - r) {
 #define REST(n)                                                    \
     case n:                                                        \
         if (n < TILE_ROWS)                                         \
-            product_tile(n, cr, aq, a_block, these, wq, 0, 0);     \
+            product_tile(n, c, a, a_block, blocks, panel, &ahead); \
         break;
-            REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
+        REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
 #undef REST
-        }
     }
 }
 
 // n products of the same rows: c: [rows][BLOCK] each c_gap from the last += a times a panel, each
-// `gap` from the last. (AMX gains by having two at a time.)
-static inline void products(long n, long rows, float *restrict c, long c_gap,
-                            const operand *restrict a, long a_block, long blocks,
-                            const operand *restrict panels, long gap)
+// `gap` from the last, over blocks*BLOCK of depth. All use a piece of a's depth while it is in
+// cache.
+static void products(long n, long rows, float *restrict c, long c_gap, const operand *restrict a,
+                     long a_block, long blocks, const operand *restrict panels, long gap)
 {
-    for (long i = 0; i < n; i++)
-        product(rows, c + i * c_gap, a, a_block, blocks, panels + i * gap);
+    const long passes = blocks_up(rows, TILE_ROWS) * (BLOCK / TILE_WIDTH);
+    if (rows == 0)
+        return;
+    const long piece = blocks > FEW_BLOCKS ? PRODUCT_BLOCKS : blocks;
+    for (long q = 0; q < blocks; q += piece) {
+        const long these = blocks - q < piece ? blocks - q : piece, size = these * BLOCK * BLOCK;
+        const operand *w = panels + q * BLOCK * BLOCK;
+        for (long i = 0; i < n; i++) {
+            const operand *next = i + 1 < n ? w + (i + 1) * gap : w + size;
+            product_piece(rows, c + i * c_gap, a + q * a_block, a_block, these, w + i * gap,
+                          ahead_of(next, blocks > piece ? size * sizeof *w : 0, passes));
+        }
+    }
 }
 
-// c: [OUTER_ROWS rows of ld] = or += aT b. a, b: pairs, of `steps` units in depth; of a's columns
-// the first OUTER_ROWS count.
-INLINE void outer_tile(float *restrict c, long ld, const unit *restrict a, const unit *restrict b,
-                       long steps, int add)
+// One: c: [rows][BLOCK] += a panel. After it, the next one in memory is wanted.
+static inline void product(long rows, float *restrict c, const operand *restrict a, long a_block,
+                           long blocks, const operand *restrict panel)
 {
-    for (int col = 0; col < BLOCK; col += TILE_WIDTH) {
-        vf sum[OUTER_ROWS][TILE_VECTORS];
-        vu v[TILE_VECTORS];
-        UNROLL for (int r = 0; r < OUTER_ROWS; r++)
-            UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                sum[r][j] = add ? load(c + r * ld + col + j * VW) : splat(0);
+    products(1, rows, c, 0, a, a_block, blocks, panel, 0);
+}
+
+// c: [rows][BLOCK] += aT b. a, b: pairs, of `steps` units in depth; of a's columns the first `rows`
+// count.
+INLINE void outer_tile(const int rows, const int vectors, float *restrict c,
+                       const unit *restrict a, const unit *restrict b, long steps)
+{
+    for (int col = 0; col < BLOCK; col += vectors * VW) {
+        vf sum[TILE_ROWS][BLOCK / VW];
+        vu v[BLOCK / VW];
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int j = 0; j < vectors; j++)
+                sum[r][j] = load(c + r * BLOCK + col + j * VW);
         UNROLL_4 for (long i = 0; i < steps; i++) {
-            UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+            UNROLL for (int j = 0; j < vectors; j++)
                 v[j] = load_units(b + i * BLOCK + col + j * VW);
-            UNROLL for (int r = 0; r < OUTER_ROWS; r++) {
+            UNROLL for (int r = 0; r < rows; r++) {
                 vu x = splat_unit(a[i * BLOCK + r]);
-                UNROLL for (int j = 0; j < TILE_VECTORS; j++)
+                UNROLL for (int j = 0; j < vectors; j++)
                     sum[r][j] = dot(sum[r][j], x, v[j]);
             }
         }
-        UNROLL for (int r = 0; r < OUTER_ROWS; r++)
-            UNROLL for (int j = 0; j < TILE_VECTORS; j++)
-                store(c + r * ld + col + j * VW, sum[r][j]);
+        UNROLL for (int r = 0; r < rows; r++)
+            UNROLL for (int j = 0; j < vectors; j++)
+                store(c + r * BLOCK + col + j * VW, sum[r][j]);
     }
 }
 
 // c: [rows, columns] in rows of ld, both at most BLOCK, = or += aT b; a, b: pairs of `depth` rows,
-// which is a multiple of BLOCK for bf16.
+// which is a multiple of BLOCK for bf16. It asks for the pairs at `next` meanwhile.
 static void outer(float *restrict c, long ld, long rows, long columns, const operand *restrict a,
-                  const operand *restrict b, long depth, int add)
+                  const operand *restrict b, long depth, int add, const operand *next)
 {
     const unit *x = (const unit *)a, *y = (const unit *)b;
-    if (rows == BLOCK && columns == BLOCK) {
-        for (long r = 0; r < BLOCK; r += OUTER_ROWS)
-            outer_tile(c + r * ld, ld, x + r, y, depth / UNIT, add);
-        return;
-    }
     float whole[BLOCK * BLOCK] __attribute__((aligned(64))) = {0};
     if (add)
         to_block(rows, whole, c, ld, columns);
-    for (long r = 0; r < rows; r += OUTER_ROWS)
-        outer_tile(whole + r * BLOCK, BLOCK, x + r, y, depth / UNIT, add);
+    for (long left = depth / UNIT; left > 0; left -= OUTER_STEPS) {
+        long steps = left < OUTER_STEPS ? left : OUTER_STEPS, r = 0;
+        const unit *after = left > steps ? y + steps * BLOCK : (const unit *)next;
+        struct ahead ahead = ahead_of(after, steps * BLOCK * sizeof *y, BLOCK / TILE_ROWS);
+        for (; r + TILE_ROWS <= BLOCK; r += TILE_ROWS) {
+            ask(&ahead);
+            outer_tile(TILE_ROWS, TILE_VECTORS, whole + r * BLOCK, x + r, y, steps);
+        }
+        if (r < BLOCK) // as many sums at a time, nearly
+            outer_tile(BLOCK % TILE_ROWS, BLOCK / VW, whole + r * BLOCK, x + r, y, steps);
+        x += steps * BLOCK;
+        y += steps * BLOCK;
+    }
     from_block(rows, c, ld, columns, whole);
 }
 
@@ -156,9 +188,9 @@ static inline void outers(float *restrict c, long ld, long rows, long columns,
                           const operand *restrict a, const operand *restrict b, long b_block,
                           long depth, int add)
 {
-    for (long j = 0; j < columns; j += BLOCK)
-        outer(c + j, ld, rows, columns - j < BLOCK ? columns - j : BLOCK, a,
-              b + j / BLOCK * b_block, depth, add);
+    for (long j = 0; j < columns; j += BLOCK, b += b_block)
+        outer(c + j, ld, rows, columns - j < BLOCK ? columns - j : BLOCK, a, b, depth, add,
+              b + b_block);
 }
 
 #endif
