@@ -11,8 +11,8 @@
 // The struct comes first, and ends before the header does.
 enum { HEADER = 1024 };
 
-// Memory of half a large page or more begins on one and asks for large pages, which spares most of
-// the address translation.
+// Memory of half a large page or more is aligned to large pages and asks for them: fewer TLB
+// misses.
 enum { LARGE = 2 << 20 };
 
 static size_t alignment(size_t bytes) { return bytes < LARGE / 2 ? 64 : LARGE; }
@@ -34,7 +34,7 @@ void *rondo_allocate(size_t bytes)
     return p;
 }
 
-// Between parts, so that the address sanitizer sees what reads or writes past one.
+// A gap between parts, for the address sanitizer to see accesses past a part's end.
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 enum { GAP = 64 };
@@ -68,8 +68,8 @@ void *rondo_arena_new(void *model, size_t size, struct part *parts, int n, size_
     return memcpy(arena, model, size);
 }
 
-// A quarter page off whole pages, lest the same rows of all blocks compete for one set of the
-// cache.
+// A quarter page more than whole pages, so that the same row of all blocks does not map to one set
+// of the cache.
 long rondo_spread(long n, size_t row_bytes)
 {
     long page = 4096 / row_bytes, off = page / 4;

@@ -1,4 +1,4 @@
-// Between row-major and blocked matrices (kernels.h says what blocked means).
+// Conversions between row-major and blocked matrices (kernels.h defines blocked).
 
 INLINE long blocks_of(long width) { return blocks_up(width, BLOCK); }
 

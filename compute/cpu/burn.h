@@ -1,7 +1,7 @@
-// What the table's product instruction can do at most: a loop that touches no memory.
+// The peak rate of the table's product instruction: a loop that touches no memory.
 
-// Runs `rounds` times as many products as fill the pipeline, and returns their floating-point
-// operations. Emulated bf16 counts the fused multiply-adds.
+// Runs as many products as fill the pipeline, `rounds` times, and returns the number of
+// floating-point operations. For emulated bf16 these are the fused multiply-adds.
 #if TILES
 
 static double burn(long rounds)
@@ -34,7 +34,7 @@ INLINE vf burn_one(vf sum, burnt x, burnt y) { return fused(x, y, sum); }
 static double burn(long rounds)
 {
     enum { SUMS = VW == 16 ? 24 : 12 };
-    volatile float seed = 0; // lest the compiler knows what is multiplied
+    volatile float seed = 0; // the compiler must not know the factors
     burnt x = (burnt)splat(seed), y = (burnt)splat(seed);
     vf sum[SUMS], all = splat(0);
     UNROLL for (int i = 0; i < SUMS; i++)

@@ -1,7 +1,7 @@
 // One time step of one block of units and a strip of lanes, forward and backward, for each cell:
-// the equations of package compute, elementwise over [lanes][BLOCK]. Backward makes the
-// gradient of the sums from the gates, adds it to dbias, and leaves in dh what the gradient of
-// h_{t-1} gets other than through W_hh.
+// the equations of package compute, elementwise over [lanes][BLOCK]. Backward computes the gradient
+// of the sums from the gates, adds it to dbias, and leaves in dh the gradient of h_{t-1} without
+// the part that passes through W_hh.
 
 static void rnn_step(struct layer *l, const struct strip *s)
 {
@@ -297,7 +297,7 @@ static void gru_step(struct layer *l, const struct strip *s)
     }
 }
 
-// Leaves the recurrent side's gradient of n in the third gate, the input side's in the fourth.
+// n's gradient goes to the third gate for the recurrent side, to the fourth for the input side.
 static void gru_backstep(struct layer *l, const struct strip *s)
 {
     const float *gr = gate_at(l, 0, s), *gz = gate_at(l, 1, s);
@@ -413,7 +413,8 @@ static void gru_before_backfinish(struct layer *l, const struct strip *s,
     }
 }
 
-// A step of the layer's cell, and its derivative; where h is reset before the product, half of it.
+// The step of the layer's cell, and its derivative. A cell that resets h before the product has
+// only the first half here.
 INLINE void cell_step(struct layer *l, const struct strip *s)
 {
     switch (l->cell) {

@@ -1,6 +1,6 @@
-// Kernels over flat vectors: whole vectors first, then what is left one by one or through a vector
-// of which some elements count. Each element's arithmetic is the same wherever it lies and
-// whatever the instruction set: nothing is fused.
+// Kernels over flat vectors: whole vectors first, then the rest, one by one or as a vector of which
+// the first elements count. An element's arithmetic does not depend on its place or on the
+// instruction set: nothing is fused.
 
 static void add(long n, float *y, const float *x)
 {

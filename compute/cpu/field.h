@@ -1,11 +1,11 @@
-// Where a layer's values are, and which of them a thread computes.
+// The places of a layer's values, and the part of them that a thread computes.
 
 // A strip: step t, block u, `lanes` lanes from b on.
 struct strip {
     long t, u, b, lanes;
 };
 
-// Where block i, step t, lane b of a tensor are.
+// The offset of block i, step t, lane b in a tensor.
 INLINE long spot(const struct tensor *x, long i, long t, long b)
 {
     return (i * x->stride + (x->steps == 2 ? t & 1 : t) * x->lanes + b) * BLOCK;
@@ -40,9 +40,8 @@ INLINE float *carried(const struct layer *l, float *gradient, const struct strip
     return gradient + (s->u * l->B + s->b) * BLOCK;
 }
 
-// Where the strip adds to the gradient of the bias of gate tensor g, or of peephole g - G. The
-// lanes of one sum are always the same, so that it does not depend on how lanes are shared among
-// threads.
+// The row of dbias for a strip and the bias of gate tensor g, or peephole g - G. A row always sums
+// the same lanes, so that it does not depend on the number of threads.
 INLINE float *dbias_at(const struct layer *l, long g, const struct strip *s)
 {
     return l->dbias + (s->b / l->lanes * l->sums * l->U + g * l->U + s->u) * BLOCK;
@@ -56,14 +55,14 @@ INLINE const float *peephole_at(const struct layer *l, long p, const struct stri
 
 INLINE void add_to(float *p, vf v) { store(p, load(p) + v); }
 
-// GRU's n keeps its sides apart, the other gates sum them: forward, the recurrent side of gate g is
-// summed into this tensor; backward, the input side's gradient is in it.
+// The tensor that holds gate g's recurrent sum in the forward pass, and its input side's gradient
+// in the backward pass. GRU's n keeps the two sides apart; other gates add them.
 INLINE long apart(const struct layer *l, long g)
 {
     return l->cell == GRU && g == 2 ? 3 : g;
 }
 
-// Operands of block i, step t, lane b, or floats of the gates'.
+// Operands at block i, step t, lane b.
 INLINE operand *operands_at(const struct tensor *x, long i, long t, long b)
 {
     return (operand *)x->at + spot(x, i, t, b);
@@ -76,14 +75,14 @@ INLINE float *sums_at(const struct layer *l, long i, long row)
 
 INLINE long least(long a, long b) { return a < b ? a : b; }
 
-// What a thread has of a step: blocks u to ue, lanes b to be.
+// A thread's part of a step: blocks u to ue, lanes b to be.
 struct field {
     long u, ue, b, be;
-    int meets; // or it has all units but not all lanes, and is
-    int apart;
+    int meets; // it has all lanes of some units, and meets the others after a step
+    int apart; // it has all units of some lanes
 };
 
-// Between 0 and 1: how busy n units of work keep so many threads.
+// The share of their time, 0 to 1, that so many threads work if they divide n equal parts.
 INLINE double balance(long n, int threads)
 {
     return (double)n / ((n + threads - 1) / threads * threads);

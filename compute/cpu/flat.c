@@ -8,8 +8,8 @@
 
 enum {
     LEAST = 1 << 17,          // elements below which a team takes longer than its caller alone
-    GRAIN = 64,               // elements of which a share is a multiple: whole cache lines
-    COLUMNS = 16,             // the same of a row's columns: one line
+    GRAIN = 64,               // a share is a multiple of these elements: whole cache lines
+    COLUMNS = 16,             // a share of a row is a multiple of these columns: one line
     SQUARES = 1 << 12,        // elements whose squares are summed at once
     SQUARES_AT_ONCE = 1 << 8, // such sums kept, and summed
 };
@@ -83,8 +83,8 @@ static void sum_squares(void *with, const struct member *m)
     }
 }
 
-// Each SQUARES elements by themselves, then SQUARES_AT_ONCE of those sums in order, whoever made
-// them, then the sums of those.
+// The order of a sum of squares: over SQUARES elements, then over SQUARES_AT_ONCE such sums, then
+// over these. It does not depend on the number of threads.
 double rondo_sum_squares(const struct kernels *k, struct team *t, long n, const float *x)
 {
     double sums[SQUARES_AT_ONCE], total = 0;
@@ -148,8 +148,8 @@ void rondo_embed(struct team *t, long rows, long n, float *y, const float *table
     rondo_team_run(worth(t, rows * n), embed, &f);
 }
 
-// Each thread has columns of its own and goes through all rows, so that what a row of the table
-// gets is added in their order.
+// Each thread has some columns of all rows, so that a row of the table is summed in the order of
+// the rows.
 static void embed_backward(void *with, const struct member *m)
 {
     const struct flat *f = with;
@@ -182,7 +182,7 @@ void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lane
     rondo_team_run(worth(t, rows * n), dropout, &f);
 }
 
-// What rows are copied, and how.
+// The arguments of a copy of rows.
 struct copy {
     const struct kernels *kernels;
     long rows, n, dst_row, src_row;

@@ -1,6 +1,6 @@
-// Operations over flat vectors, for Go, on a team (null: the caller alone). What they do is with
-// package compute's Device; their results do not depend on how many threads there are, and but for
-// those of gemm, attend and layer_norm not on the instruction set.
+// Operations over flat vectors, for Go, on a team (null: the caller alone). compute.Device
+// documents them. Their results do not depend on the number of threads and, except for gemm, attend
+// and layer_norm, not on the instruction set.
 
 #ifndef RONDO_FLAT_H
 #define RONDO_FLAT_H
@@ -28,7 +28,7 @@ void rondo_embed_backward(const struct kernels *k, struct team *t, long rows, lo
 void rondo_dropout(const struct kernels *k, struct team *t, long rows, long lanes, long n,
                    float *y, const float *x, float p, const uint64_t *keys);
 
-// dst, src: the first of the columns, in rows so many elements apart; null ids: the rows in order.
+// dst, src: the first column, in rows so many elements apart. With null ids, the rows in order.
 void rondo_copy_rows(const struct kernels *k, struct team *t, long rows, long n, float *dst,
                      long dst_row, const float *src, long src_row, const int32_t *ids, int add);
 
@@ -39,7 +39,7 @@ void rondo_pool_backward(const struct kernels *k, struct team *t, int pooling, l
                          long lanes, long n, float *dx, const float *dy, const float *x,
                          const float *y, const int32_t *lengths);
 
-// x = tanh(x), or with y, tanh of something, x = x (1 - y y).
+// x = tanh(x); with y, the result of a tanh, x = x (1 - y y).
 void rondo_tanh(const struct kernels *k, struct team *t, long n, float *x, const float *y);
 
 // All lanes of an attention: dy is null in the forward pass.
@@ -49,13 +49,13 @@ void rondo_attend(const struct kernels *k, struct team *t, struct attention a,
 // A layer normalisation's forward pass, or with dy its backward pass.
 void rondo_layer_norm(const struct kernels *k, struct team *t, struct layer_norm n);
 
-// The room of general products: none at first, as much as the largest so far needs.
+// The workspace of general products. It grows to the largest so far.
 struct space {
     void *memory;
     size_t bytes;
 };
 
-// What a product of n columns and so deep needs of it.
+// The bytes of workspace for a product with n columns and that depth.
 size_t rondo_gemm_bytes(int bf16, long threads, long n, long depth);
 
 // compute.Device.Gemm. Returns 0 if there is no memory.

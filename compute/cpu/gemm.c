@@ -1,12 +1,12 @@
 //go:build cgo
 
-// The workspace of general products, and the way to them from Go.
+// The workspace of general products, and Go's calls of them.
 
 #include <stdlib.h>
 
 #include "flat.h"
 
-// Multiplications below which a team takes longer than its caller alone.
+// Products with fewer multiplications than this are faster on one thread.
 enum { GEMM_LEAST = 1 << 22 };
 
 static void work(void *with, const struct member *m)

@@ -1,7 +1,7 @@
-// General products c = alpha op(a) op(b) + beta c, of row-major matrices. op(b) is packed into
-// panels, GEMM_DEPTH by GEMM_COLUMNS at a time, by all threads together; then each thread takes
-// rows of its own, or where there are few columns of its own, packs GEMM_ROWS of op(a) at a time,
-// and multiplies them with one panel after the other.
+// General products c = alpha op(a) op(b) + beta c, of row-major matrices. All threads together pack
+// op(b) into panels, GEMM_DEPTH by GEMM_COLUMNS at a time. Then each thread packs GEMM_ROWS of
+// op(a) at a time and multiplies them by one panel after the other. The threads divide c's rows, or
+// its columns if it has few rows.
 
 // The panels of columns `first` to `end` within the part of op(b) that begins at [p, j] and is
 // `depth` deep.
@@ -18,7 +18,7 @@ INLINE void pack_panels(const struct gemm *g, long j, long p, long depth, long f
     }
 }
 
-// dst: rows of blocks, [blocks][rows][BLOCK], of op(a) from [r, p] on, `depth` deep. tile: room for
+// dst: [blocks][rows][BLOCK], the rows of op(a) from [r, p] on, `depth` deep. tile: scratch memory,
 // [rows][BLOCK].
 INLINE void pack_left(const struct gemm *g, operand *dst, long r, long rows, long p, long depth,
                       float *tile)
@@ -48,8 +48,8 @@ INLINE void put_tile(long rows, float *c, long ld, long n, const float *tile, fl
     }
 }
 
-// Rows r to r_end of c, columns from j+first to j+end, += (of p 0: as g says) op(a)'s columns from
-// p on times the panels.
+// Adds the product of op(a)'s columns from p on and the panels to c's rows r to r_end, columns
+// j+first to j+end. With p 0, c is first multiplied by beta.
 static void gemm_part(const struct gemm *g, int thread, long r, long r_end, long j, long first,
                       long end, long p, long depth)
 {
@@ -71,7 +71,7 @@ static void gemm_part(const struct gemm *g, int thread, long r, long r_end, long
 
 static void gemm(const struct member *m, const struct gemm *g)
 {
-    // An element's sum is of the same terms in the same order whoever makes it.
+    // An element's sum has the same order for any number of threads.
     long r = 0, r_end = g->m;
     const int by_rows = g->m >= (long)m->count * BLOCK || g->m >= g->n;
     if (by_rows)

@@ -1,11 +1,11 @@
 //go:build cgo
 
-// The output layer's workspace, and the way to its kernels from Go.
+// The output layer's workspace, and Go's calls of its kernels.
 
 #include "arena.h"
 
-// Tokens of a strip, in blocks: their weights, packed, stay in cache, and each strip costs a pass
-// over dx.
+// The blocks of tokens in a strip. Their packed weights stay in cache; each strip costs a pass over
+// dx.
 enum { HEAD_STRIP = 8 };
 
 struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H, long V,
@@ -32,7 +32,7 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
         FLOATS(o.tops, o.kept * strips * o.S),
         FLOATS(o.top, o.S),
         FLOATS(o.sum, o.S),
-        FLOATS(o.wanted, o.S),
+        FLOATS(o.target_logit, o.S),
         FLOATS(o.total, o.S),
         {&o.losses, o.S * sizeof(double)},
     };
@@ -44,7 +44,7 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
     return made;
 }
 
-// A call on its way to every thread of a team.
+// The arguments of a call, for every thread of a team.
 struct run {
     const struct kernels *k;
     struct head *o;

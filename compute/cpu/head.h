@@ -1,26 +1,27 @@
 // The output layer: logits, their softmax cross-entropy and its gradient, in two passes over the
-// tokens. The first makes a strip's logits, turns them into e^(logit-top) while they are in cache,
-// top being the row's largest of the strip, and carries every row's largest and sum along (the
-// online softmax of Milakov and Gimelshein, arXiv:1805.02867). The second turns a strip into the
-// gradient, as operands, and multiplies these by the weights and by the input at once.
+// vocabulary. The first computes a strip's logits, replaces them by e^(logit-top) while they are in
+// cache, where top is the row's largest logit of the strip, and updates every row's largest logit
+// and sum (the online softmax of Milakov and Gimelshein, arXiv:1805.02867). The second computes a
+// strip's gradient as operands and multiplies it by the weights and by the input.
 //
-// Rows of a chunk are shared out over threads, but for the weights' gradient, whose blocks are.
+// Each thread has some rows of a chunk. For the weights' gradient it has some blocks instead.
 
-// Added where there is no token: far below any logit, and its difference from one is finite.
+// The bias of columns past the vocabulary: far below any logit, yet their difference is finite.
 static const float NO_TOKEN = -1e30f;
 
-// Rows that the weights' gradient sums at a time; blocks of depth that are packed at a time.
+// HEAD_DEPTH: rows that the weights' gradient sums at a time. HEAD_PACK: blocks of depth that a
+// thread packs at a time.
 enum { HEAD_DEPTH = 640, HEAD_PACK = 4 };
 
-// Where a thread is: in a chunk of rows and in a strip of tokens.
+// The chunk of rows and the strip of tokens that a thread works on.
 struct place {
     const struct member *m;
     struct head *o;
     const struct head_call *c;
-    long first, n, depth; // the chunk's first row, its rows, and these padded as pairs are
+    long first, n, depth; // the chunk's first row, its rows, and its rows padded to pairs
     long begin, end;      // this thread's rows of `depth`
     long v, blocks;       // the strip's first block, and its blocks
-    int turn;             // which of the two packs of weights it is in
+    int turn;             // the strip's weights are in pack 0 or 1
 };
 
 INLINE long head_rows(const struct place *p, long r, long most)
@@ -29,8 +30,8 @@ INLINE long head_rows(const struct place *p, long r, long most)
     return rows < 0 ? 0 : rows < most ? rows : most;
 }
 
-// Makes operands of this thread's rows of x.
-static void put_x(const struct place *p)
+// Converts this thread's rows of x to operands.
+static void load_rows(const struct place *p)
 {
     struct head *o = p->o;
     long n = head_rows(p, p->begin, p->end), rest = p->end - p->begin - n;
@@ -85,7 +86,7 @@ static void pack_strip(const struct place *p, int logits, int back)
     }
 }
 
-// Where the strip's logits of rows r on are, and how far apart its blocks.
+// The strip's logits of rows r on. *block: floats from one block to the next.
 INLINE float *logits_at(const struct place *p, long r, long *block)
 {
     const struct head *o = p->o;
@@ -94,7 +95,7 @@ INLINE float *logits_at(const struct place *p, long r, long *block)
                    : o->logits + p->m->index * o->strip * HEAD_TILE * BLOCK;
 }
 
-// The strip's logits of n rows from r on.
+// Computes the strip's logits of n rows from r on.
 static void multiply(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
@@ -119,8 +120,8 @@ INLINE float largest_in(const float *row, long block, long blocks)
     return horizontal_largest(top);
 }
 
-// Turns a row of logits into e^(logit-top), and returns the sum.
-INLINE float soften_row(float *row, long block, long blocks, float top)
+// Replaces a row of logits by e^(logit-top), and returns their sum.
+INLINE float exp_row(float *row, long block, long blocks, float top)
 {
     vf sum = splat(0);
     for (long v = 0; v < blocks; v++)
@@ -148,8 +149,8 @@ INLINE void clear_row(float *row, long block, long blocks)
         memset(row + v * block, 0, BLOCK * sizeof *row);
 }
 
-// Brings the strip's largest and sums of a group of rows into those of the strips so far.
-INLINE void carry(const struct place *p, long r, const float *tops, const float *sums)
+// Merges a group of rows' largest logits and sums in the strip with those of the strips before it.
+INLINE void merge_sums(const struct place *p, long r, const float *tops, const float *sums)
 {
     struct head *o = p->o;
     for (int i = 0; i < HEAD_GROUP; i += VW) {
@@ -173,9 +174,9 @@ INLINE long strip_tokens(const struct place *p)
     return least(p->blocks * BLOCK, p->o->V - p->v * BLOCK);
 }
 
-// Turns the strip's logits of n rows from r on into e^(logit-top) of the strip's top, and a row
-// without a target into zeros.
-static void soften(const struct place *p, long r, long n)
+// Replaces the strip's logits of n rows from r on by e^(logit-top), with the strip's top, and a row
+// without a target by zeros.
+static void exp_strip(const struct place *p, long r, long n)
 {
     struct head *o = p->o;
     const int32_t *targets = p->c->targets + p->first;
@@ -192,19 +193,20 @@ static void soften(const struct place *p, long r, long n)
                 continue;
             }
             if (at >= 0 && at < p->blocks * BLOCK)
-                o->wanted[r + g + i] = row[at / BLOCK * block + at % BLOCK];
+                o->target_logit[r + g + i] = row[at / BLOCK * block + at % BLOCK];
             if (p->c->smoothing > 0)
                 o->total[r + g + i] = (p->v > 0 ? o->total[r + g + i] : 0) +
                                       sum_row(row, block, strip_tokens(p));
             tops[i] = largest_in(row, block, p->blocks);
-            sums[i] = soften_row(row, block, p->blocks, tops[i]);
+            sums[i] = exp_row(row, block, p->blocks, tops[i]);
         }
-        carry(p, r + g, tops, sums);
+        merge_sums(p, r + g, tops, sums);
     }
 }
 
-// Makes the strip's logits of n rows from r on again, and e^(logit-top) of all strips' top.
-static void soften_again(const struct place *p, long r, long n)
+// Computes the strip's logits of n rows from r on again, and e^(logit-top) with the top of all
+// strips.
+static void recompute_strip(const struct place *p, long r, long n)
 {
     long block;
     float *row = logits_at(p, r, &block);
@@ -213,15 +215,15 @@ static void soften_again(const struct place *p, long r, long n)
         if (p->c->targets[p->first + r + i] < 0)
             clear_row(row, block, p->blocks);
         else
-            soften_row(row, block, p->blocks, p->o->top[r + i]);
+            exp_row(row, block, p->blocks, p->o->top[r + i]);
 }
 
 // The loss of this thread's rows.
-static void lose(const struct place *p)
+static void row_losses(const struct place *p)
 {
     struct head *o = p->o;
     for (long r = p->begin; r < p->end && r < p->n; r++) {
-        double wanted = o->wanted[r];
+        double wanted = o->target_logit[r];
         if (p->c->smoothing > 0)
             wanted += p->c->smoothing * ((double)o->total[r] / o->V - wanted);
         o->losses[r] = p->c->targets[p->first + r] < 0
@@ -230,7 +232,7 @@ static void lose(const struct place *p)
     }
 }
 
-// What turns the strip's e^(logit-top) of a tile of rows into scale * softmax.
+// The factors from the strip's e^(logit-top) to scale * softmax, for a tile of rows.
 INLINE void scales(const struct place *p, long r, float *to)
 {
     const struct head *o = p->o;
@@ -245,7 +247,7 @@ INLINE void scales(const struct place *p, long r, float *to)
 
 // d: the gradient scale * (softmax - wanted) of a group's n rows and a block of tokens from `token`
 // on, the other rows zeros; wanted = (1-smoothing) * onehot(target) + smoothing/V. bias: its sum.
-INLINE void turn_group(const struct place *p, long r, long n, const float *logits,
+INLINE void group_gradient(const struct place *p, long r, long n, const float *logits,
                        const float *to, long token, float *d, float *bias)
 {
     const int32_t *targets = p->c->targets + p->first + r;
@@ -267,9 +269,9 @@ INLINE void turn_group(const struct place *p, long r, long n, const float *logit
     }
 }
 
-// Makes operands of the strip's gradient of a tile of rows from r on, and sums it by groups for
-// the bias.
-static void turn(const struct place *p, long r)
+// Computes the strip's gradient for a tile of rows from r on, as operands, and its sums over groups
+// of rows for the bias.
+static void strip_gradient(const struct place *p, long r)
 {
     struct head *o = p->o;
     float to[HEAD_TILE], d[HEAD_GROUP * BLOCK] __attribute__((aligned(64)));
@@ -279,7 +281,7 @@ static void turn(const struct place *p, long r)
     for (long v = 0; v < p->blocks; v++, logits += block)
         for (long g = 0; g < HEAD_TILE && r + g < p->end; g += HEAD_GROUP) {
             long at = (v * o->S + r + g) * BLOCK;
-            turn_group(p, r + g, head_rows(p, r + g, HEAD_GROUP), logits + g * BLOCK, to + g,
+            group_gradient(p, r + g, head_rows(p, r + g, HEAD_GROUP), logits + g * BLOCK, to + g,
                        (p->v + v) * BLOCK, d,
                        o->dbias + ((r + g) / HEAD_GROUP * o->strip + v) * BLOCK);
             put_rows(HEAD_GROUP, (operand *)o->d_rows + at, d, BLOCK, BLOCK);
@@ -352,12 +354,12 @@ static void strip_forward(struct place *p)
     for (long r = p->begin; r < p->end; r += HEAD_TILE) {
         long n = head_rows(p, r, HEAD_TILE);
         multiply(p, r, n);
-        soften(p, r, n);
+        exp_strip(p, r, n);
     }
-    p->turn ^= 1; // all have left the other pack before they met
+    p->turn ^= 1; // no thread reads the other pack after the meeting
 }
 
-// The second pass over a strip. A single one's weights are still there.
+// The second pass over a strip. The weights of an only strip are still packed.
 static void strip_backward(struct place *p)
 {
     struct head *o = p->o;
@@ -368,8 +370,8 @@ static void strip_backward(struct place *p)
     for (long r = p->begin; r < p->end; r += HEAD_TILE) {
         long n = head_rows(p, r, HEAD_TILE);
         if (!o->kept)
-            soften_again(p, r, n);
-        turn(p, r);
+            recompute_strip(p, r, n);
+        strip_gradient(p, r);
         multiply_back(p, r, n);
     }
     rondo_team_meet(p->m);
@@ -377,7 +379,7 @@ static void strip_backward(struct place *p)
     p->turn ^= 1;
 }
 
-// The summed loss; the gradients too unless dx is null.
+// Computes the summed loss, and unless dx is null the gradients.
 static void head_run(const struct member *m, struct head *o, const struct head_call *c)
 {
     struct place p = {.m = m, .o = o, .c = c};
@@ -386,12 +388,12 @@ static void head_run(const struct member *m, struct head *o, const struct head_c
         p.n = least(o->rows, o->N - p.first);
         p.depth = blocks_up(p.n, HEAD_PAIRS) * HEAD_PAIRS;
         rondo_share(m, p.depth, HEAD_GROUP, &p.begin, &p.end);
-        put_x(&p);
+        load_rows(&p);
         for (p.v = 0; p.v < o->Y; p.v += o->strip) {
             p.blocks = least(o->strip, o->Y - p.v);
             strip_forward(&p);
         }
-        lose(&p);
+        row_losses(&p);
         for (p.v = 0; c->dx && p.v < o->Y; p.v += o->strip) {
             p.blocks = least(o->strip, o->Y - p.v);
             strip_backward(&p);

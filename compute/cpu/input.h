@@ -1,5 +1,5 @@
-// The input side of a recurrent layer: what it adds to the sums of all steps, before the
-// recurrence, and its gradients. Token ids pick rows of a table; dense rows go through a product.
+// The input side of a recurrent layer: the terms that it adds to all steps' sums before the
+// recurrence, and their gradients. Token ids pick rows of a table; dense rows go through a product.
 
 // Bytes of a dense input that go through the weights at a time, so that they stay in cache.
 enum { INPUT_BYTES = 1 << 19 };
@@ -12,8 +12,8 @@ static void start_rows(const struct layer *l, float *restrict rows, long i, long
         copy_row(rows + r * BLOCK, bias);
 }
 
-// For ids: gives each of the segment's tokens a row of the table. Where there is one for every
-// token of the vocabulary, that is the token's own.
+// For ids: gives each of the segment's tokens a row of the table. A table with a row for every
+// token of the vocabulary needs no numbers.
 static void number_ids(struct input *in, long n, const int32_t *ids)
 {
     if (!in->compact) {
@@ -39,7 +39,7 @@ INLINE float *table_at(const struct layer *l, long i, long r)
     return l->in->table + (i * l->in->rows_kept + r) * BLOCK;
 }
 
-// The table [K*U][rows][BLOCK] of what each token adds to the sums, biases included.
+// Fills the table [K*U][rows][BLOCK]: the terms that a token adds to the sums, biases included.
 static void fill_table(const struct member *m, struct layer *l, const float *ih)
 {
     const struct input *in = l->in;
@@ -72,7 +72,7 @@ static void put_input(const struct member *m, struct layer *l, const float *x)
     }
 }
 
-// Rows of so many blocks of operands that go through weights at a time.
+// The number of rows, each of so many blocks, to multiply by the weights at a time.
 INLINE long rows_at_once(long blocks)
 {
     long rows = INPUT_BYTES / (blocks * BLOCK * (long)sizeof(operand)) / 16 * 16;
@@ -116,8 +116,8 @@ static void scatter(struct layer *l, long g, const struct strip *s)
             add_to(table + slots[b] * BLOCK + j, load(d + b * BLOCK + j));
 }
 
-// The gradients of W_ih from ids at step t, by the thread that has the units. One that has lanes
-// takes blocks of all lanes too, so that each sum has one owner and one order.
+// Adds step t to the gradient of W_ih from ids. A thread adds the units that it has. Threads that
+// have lanes divide the units for this, so that each sum has one owner and one order.
 static void scatter_step(const struct member *m, const struct field *f, struct layer *l, long t)
 {
     long i = 0, end = l->K * (f->ue - f->u);

@@ -1,4 +1,4 @@
-// What the C kernels share with each other and with Go: the workspaces and the tables of kernels.
+// The types and functions that the C kernels and Go share: workspaces and tables of kernels.
 //
 // Letters as in package compute: T steps, B lanes, D input width, H hidden width, K gates,
 // V tokens, N = T*B rows. Inside the kernels a matrix [rows, width] is kept "blocked", as
@@ -6,14 +6,14 @@
 // reads its rows, its weights and its sums from contiguous memory, and no product packs anything
 // but the weights. U, X and Y are the numbers of blocks of H, D and V.
 //
-// What products multiply are "operands": float, or bfloat16 in the kernels for bf16. There are
-// three layouts of them, of which operand.h has the details and the functions that make them:
+// Products multiply "operands": float, or bfloat16 in the kernels for bf16. They have three
+// layouts, which operand.h defines and makes:
 //
 //	rows    a blocked matrix of operands
 //	panel   weights for BLOCK columns of a product's result
 //	pairs   BLOCK columns of a matrix, for products that sum over its rows
 //
-// Of float operands, rows and pairs are what a blocked matrix of floats is, and share its memory.
+// For float operands, rows and pairs are the blocked matrix of floats itself, in the same memory.
 
 #ifndef RONDO_KERNELS_H
 #define RONDO_KERNELS_H
@@ -26,44 +26,44 @@
 
 #define BLOCK 32
 
-// How many parts of at most that size n has.
+// n / size, rounded up.
 static inline long blocks_up(long n, long size) { return (n + size - 1) / size; }
 
-// Rows of a dense input that go through a layer's weights at a time, at most.
+// The most rows of a dense input that a layer multiplies by its weights at a time.
 enum { INPUT_ROWS = 512 };
 
-// Products of the same rows that are made together, at most.
+// The most products of the same rows in one call of products().
 enum { PRODUCTS = 4 };
 
 // The optimizers, in the order of compute.Optimizer.
 enum { SGD, MOMENTUM, NESTEROV, ADAM, ADAMW, RMSPROP, ADAGRAD };
 
-// The values of some blocks of columns over the steps of a segment, [blocks][stride][BLOCK]: step t
-// of lane b is row t*lanes + b. One of which only the last two steps are ever read has no more.
+// Blocks of columns over the steps of a segment, [blocks][stride][BLOCK]: row t*lanes + b is step t
+// of lane b. A tensor with two steps keeps only the last two: step t is its step t % 2.
 struct tensor {
     void *at; // float or operand
     long stride, steps, lanes;
 };
 
-// A recurrent layer's workspace. Every pointer is into one arena. Of float operands, the tensors
-// of operands are those of the floats.
+// A recurrent layer's workspace. Every pointer points into one arena. With float operands, the
+// tensors of operands are the tensors of floats.
 struct layer {
     int cell, inference;
-    int keep;     // the weights of all passes are the same
-    int packed;   // and have been packed
-    int states;   // as compute.Cell has them
+    int keep;     // all passes have the same weights
+    int packed;   // keep, and the weights are packed
+    int states;   // compute.Cell's: 2 if the cell has a c
     int before;   // whether the last gate's rows of W_hh multiply r h
     long T, B, D, H, N, K, U, X;
-    long R;       // gates that W_hh has rows of: K, or 0
-    long P;       // peepholes, or leaks
-    float leak;   // LEAKY's
+    long R;       // gates with rows in W_hh: K, or 0
+    long P;       // vectors of peepholes or leaks
+    float leak;   // of the cell LEAKY
     long G;       // gate tensors: K, and one more for GRU and MGU
     long sums;    // rows of dbias: G, and P for the gradients of the peepholes
-    long M;       // rows that a weight's gradient sums over: N, padded to what outer takes
-    long lanes;   // that share a sum of the biases' gradient
-    float *bias;  // [G*U][BLOCK]: what the sums of a step start from
+    long M;       // rows that a weight's gradient sums over: N, padded for outers()
+    long lanes;   // lanes in each row of dbias
+    float *bias;  // [G*U][BLOCK]: first term of a step's sums
     float *peephole; // [P*U][BLOCK]
-    float *period; // [U][BLOCK]: CLOCKWORK's
+    float *period; // [U][BLOCK]: of the cell CLOCKWORK
     void *hidden; // panels [R*U][U*BLOCK][BLOCK]: y = h W_hh^T
 
     struct tensor gates;              // G*U blocks: sums, then gates
@@ -72,7 +72,7 @@ struct layer {
     struct tensor aux_rows, aux_pairs;
 
     void *hidden_back;          // panels [U][R*U*BLOCK][BLOCK]: y = d W_hh
-    struct tensor d;            // G*U: gradient of the sums; float operands: in place of gates
+    struct tensor d;            // G*U: gradient of the sums; float operands: overwrites gates
     struct tensor d_rows, d_pairs;
     float *dh;                  // [U][B][BLOCK]: gradient of h_t
     float *dc;                  // [U][B][BLOCK]: gradient of c_t
@@ -80,41 +80,41 @@ struct layer {
     float *tile;                // [threads][tile_rows][BLOCK]
     long tile_rows;             // at least 2*B and INPUT_ROWS
 
-    struct input *in; // made when the first pass shows which kind the input is
+    struct input *in; // made by the first pass, for ids or for dense rows
 };
 
-// A layer's workspace for its input, in an arena of its own: of ids or of dense rows.
+// A layer's workspace for its input, token ids or dense rows, in an arena of its own.
 struct input {
     int ids;
     float *table;     // [K*U][rows_kept][BLOCK]: W_ih's columns as rows, bias added; their gradient
                       // during the backward pass
-    long rows_kept;   // a row for every token, or if it is compact for every one of a segment's
+    long rows_kept;   // a row for every token of the vocabulary; compact: of the segment
     int compact;
     long tokens;      // rows in use; if compact:
     int32_t *token;   // [rows_kept]: the token of a row
-    int32_t *slot_of; // [D]: its row and 1, while they are numbered; zeros between
+    int32_t *slot_of; // [D]: a token's row + 1 while number_ids runs; zeros otherwise
     int32_t *numbers; // [N]: the row of every id
-    const int32_t *slots; // [N]: these, or the ids
+    const int32_t *slots; // [N]: numbers if compact, else the ids
     void *panels;     // [K*U][X*BLOCK][BLOCK]: y = x W_ih^T
     void *back;       // [X][K*U*BLOCK][BLOCK]: y = d W_ih
     struct tensor rows, pairs; // X blocks: the input as operands
 };
 
-// The parts of a layer's backward pass, in the order in which they are asked for: the recurrence,
-// W_ih's gradient, W_hh's, that of the biases and peepholes, and the input's. They may be asked for
-// together. A gate's rows of W_hh's are a part, gate g's BACK_HIDDEN_GATE << g; those that are
-// asked for together follow one another.
+// The parts of a layer's backward pass, in the order in which callers ask for them: the recurrence
+// and the gradients of W_ih, W_hh, the biases and peepholes, and the input. One call may ask for
+// several. W_hh's gradient has a part for each gate, BACK_HIDDEN_GATE << g; the gates of one call
+// must be consecutive.
 enum {
     BACK_RECURRENCE = 1,
     BACK_INPUT_WEIGHTS = 2,
     BACK_HIDDEN_GATE = 4,
-    BACK_HIDDEN_WEIGHTS = 15 * BACK_HIDDEN_GATE, // of all gates, of which there are at most four
+    BACK_HIDDEN_WEIGHTS = 15 * BACK_HIDDEN_GATE, // of all gates, at most four
     BACK_BIASES = 64,
     BACK_INPUT = 128,
     BACK_ALL = 255,
 };
 
-// What one pass of a layer reads and writes: pointers of compute.Recurrent's arguments.
+// The arguments of a layer's pass, as compute.Recurrent documents them.
 struct layer_call {
     int parts; // of a backward pass
     const float *ih, *hh, *bih, *bhh, *peephole;
@@ -147,14 +147,14 @@ struct head {
     float *tops;        // [strips][S]: largest logits of a row in each strip, if kept
     float *top;         // [S]: of the strips so far, or all
     float *sum;         // [S]: of e^(logit-top)
-    float *wanted;      // [S]: the target's logit
+    float *target_logit; // [S]
     float *total;       // [S]: the sum of a row's logits of the strips so far, with smoothing
     double *losses;     // [S]
     double loss;        // of a call: the sum in order of rows, whatever the number of threads
 };
 
-// Rows of an output layer: whose gradient of the bias is summed at once, and of which a thread's
-// share is a multiple; that go through a strip at a time; of which pairs have a multiple.
+// Rows of an output layer. HEAD_GROUP: rows in one row of dbias; a thread's share is a multiple.
+// HEAD_TILE: rows that go through a strip at a time. HEAD_PAIRS: pairs have a multiple of these.
 enum { HEAD_GROUP = 16, HEAD_TILE = 128, HEAD_PAIRS = 32 };
 
 // The arguments of compute.Output's methods; dx is null when no gradient is wanted.
@@ -165,14 +165,13 @@ struct head_call {
     float *dx, *dw, *db;
 };
 
-// One update, as compute.Update, with Adam's bias correction worked out.
+// compute.Update, with the factors of Adam's bias correction.
 struct update {
     int optimizer;
     float lr, momentum, beta1, beta2, rho, epsilon, decay, size, root;
 };
 
-// Products by themselves and what makes their operands (operand.h, product.h), for tests and
-// benchmarks.
+// The functions of product.h and operand.h, for tests and benchmarks.
 struct products {
     void (*products)(long n, long rows, float *c, long c_gap, const void *a, long a_block,
                      long blocks, const void *panels, long gap);
@@ -184,7 +183,7 @@ struct products {
     void (*pack_rows)(void *panel, const float *w, long rows, long ld, long n, long padded);
 };
 
-// A general product, as compute.Device.Gemm, and the room that it works in.
+// compute.Device.Gemm's arguments and its workspace.
 struct gemm {
     const struct kernels *kernels;
     int trans_a, trans_b;
@@ -197,9 +196,8 @@ struct gemm {
     float *tile;  // [threads][GEMM_ROWS][BLOCK] of the product
 };
 
-// How much of a general product goes through it at once: rows by depth fit half of a second-level
-// cache of 512 KiB, and their product with a panel takes longer than it takes to fetch the panel
-// from the next level.
+// The blocks of a general product. Rows by depth fit half of a second-level cache of 512 KiB, and
+// multiplying them by a panel takes longer than fetching the panel from the third level.
 enum { GEMM_ROWS = 128, GEMM_DEPTH = 512, GEMM_COLUMNS = 2048 };
 
 // compute.Attention, and the gradients of its backward pass.
@@ -250,27 +248,27 @@ struct kernels {
                    float *s2);
     // f is 0 (exp), 1 (sigmoid) or 2 (tanh).
     void (*function)(int f, long n, float *y, const float *x);
-    // Runs the product's instruction in registers alone, `rounds` times some; returns the
-    // floating-point operations, of which the time gives this thread's peak.
+    // Runs the product's instruction on registers only, and returns the number of floating-point
+    // operations. Divided by the time, that is the thread's peak.
     double (*burn)(long rounds);
     struct products products;
 };
 
-// The kernels that this processor can run for operands of float (bf16 0) or bfloat16 (1), of at
-// most the instruction set named ("amx", "avx512bf16", "avx512", "avx2", "portable", or "" for the
-// best); null if it cannot run that one. The first two differ from "avx512" for bfloat16 only.
+// The kernels for operands of float (bf16 0) or bfloat16 (1) and an instruction set: "amx",
+// "avx512bf16", "avx512", "avx2", "portable", or "" for the best that this processor has. Null if
+// it does not have that one. The first two differ from "avx512" for bfloat16 only.
 const struct kernels *rondo_kernels(const char *isa, int bf16);
 const char *rondo_name(const struct kernels *k);
 double rondo_burn(const struct kernels *k, long rounds);
 
-// Memory on a 64-byte boundary, its contents unknown; null when there is none. It takes
-// rondo_whole(bytes), which rounds large ones up to whole pages.
+// Uninitialised memory on a 64-byte boundary; null if there is none left. It occupies
+// rondo_whole(bytes): large sizes are rounded up to whole pages.
 void *rondo_allocate(size_t bytes);
 size_t rondo_whole(size_t bytes);
 
-// Workspaces; null when there is no memory. A head is freed with free(). If `only` is not null,
-// nothing is made and the bytes are added to *only: for a layer those of its input, too, of token
-// ids (ids 1) or dense rows (0); -1: without them. Of the kernels only bf16 is read then.
+// Make workspaces; null if there is no memory left. A head is freed with free(). If `only` is not
+// null, they make nothing and add the workspace's bytes to *only. A layer's bytes include those of
+// its input: token ids (ids 1), dense rows (0), or neither (-1). Only k->bf16 is read then.
 struct layer *rondo_layer_new(const struct kernels *k, int threads, int cell, long T, long B,
                               long D, long H, float leak, const float *periods, int inference,
                               int ids, size_t *only);
@@ -279,14 +277,14 @@ struct head *rondo_head_new(const struct kernels *k, int threads, long N, long H
                             long rows, size_t *only);
 
 
-// Says that all further passes have the same weights.
+// Declares that all further passes have the same weights.
 void rondo_layer_keep(struct layer *l);
 
-// Whether all threads of a team have as much to do where W_hh's gradient is asked for gate by gate.
+// Whether W_hh's gradient, computed gate by gate, divides evenly among a team's threads.
 int rondo_layer_gates_even(const struct team *t, const struct layer *l);
 
-// Calls through the table, for Go, on a team. The forward pass returns 0 when there is no memory
-// for its input, and else 1.
+// Run a table's kernels on a team, for Go. The forward pass returns 0 if there is no memory left
+// for its input, else 1.
 int rondo_layer_forward(const struct kernels *k, struct team *t, struct layer *l,
                         const float *ih, const float *hh, const float *bih, const float *bhh,
                         const float *peephole, const int32_t *ids, const float *x,

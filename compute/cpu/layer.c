@@ -1,6 +1,6 @@
 //go:build cgo
 
-// A recurrent layer's workspace, and the way to its kernels from Go.
+// A recurrent layer's workspace, and Go's calls of its kernels.
 
 #include <stdlib.h>
 
@@ -10,7 +10,7 @@ enum { DEPTH = 32, LANES = 16 }; // pairs are padded to; dbias has a sum for eac
 
 static long up(long n, long multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// A tensor of so many steps, two at least. `rows` may ask for more than its steps have.
+// A tensor of so many steps, at least two, and of at least so many rows.
 static struct tensor tensor(long steps, long lanes, long rows, size_t element)
 {
     struct tensor x = {.steps = steps < 2 ? 2 : steps, .lanes = lanes};
@@ -19,7 +19,7 @@ static struct tensor tensor(long steps, long lanes, long rows, size_t element)
     return x;
 }
 
-// Fills in what follows from the cell and the shape.
+// Sets the fields that follow from the cell and the shape.
 static void measure(struct layer *l, int bf16)
 {
 #define ROW(name, gates, states, kept, peepholes) {gates, states, peepholes},
@@ -40,7 +40,7 @@ static void measure(struct layer *l, int bf16)
     long even = up(l->B, 2); // pairs begin each step anew
     l->M = bf16 ? up(l->T * even, DEPTH) : l->N;
 
-    // As float, if it is no operand, the backward pass reads every h but of cells that have a c.
+    // Backward reads every step's h, and reads it as float unless the cell has a c.
     long steps = l->T + 1, kept = bf16 && l->states == 2 ? 2 : steps;
     l->gates = l->aux = tensor(l->T, l->B, 0, sizeof(float));
     l->h = tensor(kept, l->B, 0, sizeof(float));
@@ -136,7 +136,7 @@ void rondo_layer_free(struct layer *l)
     free(l);
 }
 
-// A pass on its way to every thread of a team.
+// The arguments of run_pass.
 struct pass {
     void (*kernel)(const struct member *m, struct layer *l, const struct layer_call *c);
     struct layer *l;

@@ -1,17 +1,17 @@
 // A recurrent layer over a segment: pack the weights, sum the inputs of all steps, run the
 // recurrence; backward, run it from the end, then make each weight's gradient for all steps.
 //
-// Every thread of a team runs these functions. Each has blocks of units, and all lanes, of every
-// step; they meet after a step, whose h all of them read next. So the weights that a thread streams
-// are its own alone and stay in its cache. Where there are too few blocks for the threads, each has
-// a strip of lanes instead, and all units: such threads need not meet.
+// Every thread of a team runs these functions. A thread computes some blocks of units for all
+// lanes. It reads only those units' weights, which stay in its cache. The threads meet after each
+// step, because the next step reads all units' h. If there are too few blocks for the threads, each
+// computes some lanes for all units instead, and they need not meet.
 
-// Rows that a weight's gradient sums at a time: two blocks of so many fit the second-level cache,
-// and each time costs a pass over the gradient.
+// Rows that a weight's gradient sums at a time. Two blocks of these fit the second-level cache;
+// fewer rows would cost more passes over the gradient.
 enum { GRADIENT_ROWS = 1280 };
 
-// Makes operands of a strip's floats at step t, block i of a tensor. Float operands are those
-// floats.
+// Converts a strip's floats to operands, at step t and block i of a tensor. Float operands need no
+// conversion.
 INLINE void put_strip(const struct layer *l, const struct tensor *rows,
                       const struct tensor *pairs, long i, const struct strip *s, long t,
                       const float *from)
@@ -47,8 +47,8 @@ static void pack_gates_back(const struct member *m, const struct layer *l, opera
     }
 }
 
-// bias: [G*U][BLOCK]. Both biases of a gate go into its sum, but for GRU's n, whose recurrent one
-// belongs to q. peephole: [P*U][BLOCK].
+// bias: [G*U][BLOCK], the sum of a gate's two biases. GRU's n has b_in only; b_hn belongs to q.
+// peephole: [P*U][BLOCK].
 static void pack_bias(struct layer *l, const float *bih, const float *bhh, const float *peephole)
 {
     for (long p = 0; p < l->P; p++)
@@ -66,7 +66,7 @@ static void pack_bias(struct layer *l, const float *bih, const float *bhh, const
         }
 }
 
-// What a strip's sums start from, where input_sums has not set it.
+// Sets the first terms of a strip's sums, unless input_sums has.
 static void start_step(struct layer *l, const struct strip *s)
 {
     if (l->cell == GRU)
@@ -80,8 +80,8 @@ static void start_step(struct layer *l, const struct strip *s)
     }
 }
 
-// Asks for a strip's gates and its state at step t, which lie in as many pages as there are
-// tensors, where the processor does not see them coming. They arrive while a product runs.
+// Prefetches a strip's gates, and its state at step `state`. Each tensor lies in a page of its own,
+// so that the processor's own prefetcher does not follow. They arrive while a product runs.
 static void prefetch_strip(const struct layer *l, struct strip s, long state)
 {
     for (long g = 0; g < l->G; g++)
@@ -90,7 +90,7 @@ static void prefetch_strip(const struct layer *l, struct strip s, long state)
     prefetch_rows(s.lanes, before(l->states == 2 ? &l->c : &l->h, &s));
 }
 
-// The same for its columns of y or dy: [T, B, H].
+// Prefetches a strip's columns of y or dy: [T, B, H].
 static void prefetch_columns(const struct layer *l, const struct strip *s, const float *y)
 {
     y += (s->t * l->B + s->b) * l->H + s->u * BLOCK;
@@ -100,7 +100,7 @@ static void prefetch_columns(const struct layer *l, const struct strip *s, const
     }
 }
 
-// And for the pairs of bf16 that it writes at step t, block i of their tensor.
+// Prefetches the pairs of bf16 that a strip writes at step t and block i of a tensor.
 static void prefetch_pairs(const struct layer *l, const struct tensor *pairs, long i,
                            const struct strip *s, long t)
 {
@@ -108,7 +108,7 @@ static void prefetch_pairs(const struct layer *l, const struct tensor *pairs, lo
         prefetch_rows(s->lanes / UNIT, (const float *)operands_at(pairs, i, t, s->b));
 }
 
-// Adds W_hh's gates from g on, times rows of state operands, to as many gate tensors from `to` on.
+// Gate tensors `to` on += state W_hh^T, for W_hh's gates g on.
 INLINE void recurrent_sums(struct layer *l, const struct strip *s, long g, long to, long gates,
                            const struct tensor *state)
 {
@@ -132,7 +132,7 @@ static void hold_state(const struct strip *s, const struct tensor *x, const stru
             copy_row(after(x, s) + b * BLOCK, before(x, s) + b * BLOCK);
 }
 
-// h after a strip's step, to where the next step, the gradient and the caller read it.
+// Copies h after a strip's step to y and to the operands of the next step and the gradient.
 static void finish_strip(struct layer *l, const struct strip *s, const struct layer_call *c)
 {
     const float *h = after(&l->h, s);
@@ -150,7 +150,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
                          const struct layer_call *c)
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
-    // Gates whose sums take their part of the product.
+    // Gates that add h W_hh^T to their own sums in this step's first half.
     long early = l->R - (l->cell == GRU || l->before);
     for (; s.u < f->ue; s.u++) {
         struct strip next = s;
@@ -182,7 +182,7 @@ static void step_forward(const struct member *m, const struct field *f, struct l
     meet(f, m);
 }
 
-// blocks: [U][stride][BLOCK] from [B, H], or zeros from null.
+// blocks: [U][stride][BLOCK], from [B, H]; zeros if from is null.
 static void load_blocks(const struct layer *l, const struct field *f, float *blocks, long stride,
                         const float *from)
 {
@@ -203,7 +203,7 @@ static void save_blocks(const struct layer *l, const struct field *f, float *to,
                    blocks + (u * stride + f->b) * BLOCK);
 }
 
-// The state before step 0, and after the last.
+// Load the state before the first step; save the state after the last.
 static void load_state(const struct layer *l, const struct field *f, const struct tensor *x,
                        const float *from)
 {
@@ -247,8 +247,8 @@ static void layer_forward(const struct member *m, struct layer *l, const struct 
         save_state(l, &f, c->c, &l->c);
 }
 
-// dh of a strip, and of those of as many blocks from its own on, += W_hh's part of the gradient
-// that gates g on hold at its step.
+// dh += d W_hh at a strip's step, for gates g on. dh: that of the strip's block and the next ones,
+// `blocks` in all.
 static void recurrent_gradients(struct layer *l, const struct strip *s, long blocks, float *dh,
                                 long g, long gates)
 {
@@ -258,14 +258,14 @@ static void recurrent_gradients(struct layer *l, const struct strip *s, long blo
              (operand *)l->hidden_back + (s->u * l->K + g) * panels, l->K * panels);
 }
 
-// The gradients of gates g on, as operands.
+// Converts the gradients of gates g on to operands.
 static void put_gradients(struct layer *l, const struct strip *s, long g, long gates)
 {
     for (; gates; g++, gates--)
         put_strip(l, &l->d_rows, &l->d_pairs, g * l->U + s->u, s, s->t, gradient_at(l, g, s));
 }
 
-// Part of a strip: those of its lanes that share a sum of the biases' gradient.
+// The lanes of a strip from b on that add to one row of dbias.
 INLINE struct strip sub_strip(const struct layer *l, const struct strip *s, long b)
 {
     return (struct strip){s->t, s->u, s->b + b, least(l->lanes, s->lanes - b)};
@@ -279,8 +279,9 @@ static void backstep(struct layer *l, const struct strip *whole)
     }
 }
 
-// The same where some lanes have ended. Their gradients of h and c wait in kept, which has room for
-// both, and pass unchanged. The step sees zeros instead, so that its gates get no gradient.
+// backstep for lanes of different lengths. The gradients of h and c of a lane that has ended pass
+// unchanged: they wait in kept, which has room for both, while the step gets zeros for them, so
+// that its gates get no gradient.
 static void hold_backstep(struct layer *l, const struct strip *s, const struct layer_call *c,
                           float *kept)
 {
@@ -321,7 +322,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
 {
     struct strip s = {t, f->u, f->b, f->be - f->b};
     const float *dy = c->dy + (t * l->B + s.b) * l->H;
-    long through = l->R - l->before; // gates that h_t went into
+    long through = l->R - l->before; // gates that multiply h
     for (; s.u < f->ue; s.u++) {
         float *dh = carried(l, l->dh, &s);
         struct strip next = s;
@@ -349,7 +350,7 @@ static void step_backward(const struct member *m, const struct field *f, struct 
     meet(f, m);
 }
 
-// Rows n on, of the gradients of W_ih's rows for gate g, block u.
+// The part of rows n on of dW_ih, for block u of gate g.
 static void input_block(struct layer *l, long g, long u, long n, long rows, float *dih)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
@@ -358,17 +359,17 @@ static void input_block(struct layer *l, long g, long u, long n, long rows, floa
            operands_at(x, 0, 0, n), x->stride * BLOCK, rows, n > 0);
 }
 
-// The same of W_hh's.
+// The part of rows n on of dW_hh, for block u of gate g.
 static void hidden_block(struct layer *l, long g, long u, long n, long rows, float *dhh)
 {
     long units = columns_of(l->H, u), first = g * l->H + u * BLOCK;
-    int on_aux = l->before && g == l->K - 1; // what W_hh multiplied
+    int on_aux = l->before && g == l->K - 1; // this gate's W_hh multiplied r h, not h
     const struct tensor *d = &l->d_pairs, *states = on_aux ? &l->aux_pairs : &l->h_pairs;
     outers(dhh + first * l->H, l->H, units, l->H, operands_at(d, g * l->U + u, 0, n),
            operands_at(states, 0, 0, n), states->stride * BLOCK, rows, n > 0);
 }
 
-// Block u of a bias's gradient: the sum over all lanes of gate tensor g's, or peephole g - G's.
+// Block u of the gradient of gate tensor g's bias, or of peephole g - G: the sum of dbias's rows.
 static void bias_gradient(const struct layer *l, long g, long u, float *to)
 {
     long strips = blocks_up(l->B, l->lanes);
@@ -381,8 +382,8 @@ static void bias_gradient(const struct layer *l, long g, long u, float *to)
     }
 }
 
-// A weight's gradient from the sums' gradients of all steps, its rows for the gates [from, to):
-// blocks of it to each thread.
+// The rows of dW for the gates [from, to), from the gradients of all steps' sums. Each thread makes
+// some blocks.
 static void weight_gradient(const struct member *m, struct layer *l, float *dw, long from, long to,
                             void (*block)(struct layer *l, long g, long u, long n, long rows,
                                           float *dw))
@@ -405,7 +406,7 @@ static void input_weights(const struct member *m, struct layer *l, float *dih)
             table_gradient(l, i, dih);
 }
 
-// The gradient of W_hh's rows for the gates that the call asks for.
+// The rows of dW_hh for the gates that the call asks for.
 static void hidden_weights(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     long from = 0, to;
@@ -431,7 +432,7 @@ static void bias_gradients(const struct member *m, struct layer *l, const struct
                       c->dpeephole + i / l->U * l->H + i % l->U * BLOCK);
 }
 
-// The recurrence from its end, which leaves the gradients of the sums of all steps.
+// The recurrence, from the last step to the first. It leaves the gradients of all steps' sums.
 static void recur_backward(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     const struct field f = field_of(l, m);
@@ -460,8 +461,7 @@ static void recur_backward(const struct member *m, struct layer *l, const struct
         save_blocks(l, &f, c->dc0, l->B, l->dc);
 }
 
-// The parts of a backward pass that the call asks for. Each but the first reads what the first has
-// left, and none of the others' results.
+// The parts of a backward pass that the call asks for. All others read the first one's results.
 static void layer_backward(const struct member *m, struct layer *l, const struct layer_call *c)
 {
     if (c->parts & BACK_RECURRENCE) {

@@ -1,7 +1,7 @@
-// Operands of products: what they are, their layouts, and how floats become them.
+// Operands of products: their type, their layouts, and their conversion from floats.
 //
-// A product takes its operands from memory in units: a float, or two bfloat16 whose products go
-// into the same sum, the earlier in the lower half.
+// A product reads its operands in units: a float, or two bfloat16, the earlier in the lower half,
+// whose products go into the same sum.
 
 #if BF16
 

@@ -5,7 +5,7 @@
 struct fire {
     const struct kernels *k;
     long rounds;
-    double operations; // of all threads, each of which does as many
+    double operations; // of all threads
 };
 
 static void burn_one(void *with, const struct member *m)

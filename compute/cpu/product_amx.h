@@ -6,8 +6,8 @@
 enum { TILE = 16, TILE_STRIDE = BLOCK * sizeof(operand), SUM_STRIDE = BLOCK * sizeof(float),
        PAIR_STRIDE = 2 * BLOCK * sizeof(operand) };
 
-// Blocks of depth that go through a product at a time, where there are rows enough to read them
-// again: their panel fits the first-level cache.
+// Blocks of depth that go through a product at a time, if there are enough rows to read their panel
+// again: it fits the first-level cache.
 enum { PRODUCT_BLOCKS = 16 };
 
 #define TILE_LOAD(tile, from, stride) \
@@ -20,8 +20,8 @@ enum { PRODUCT_BLOCKS = 16 };
 #define TILE_DOT(sum, a, b) \
     __asm__ volatile("tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #sum : :)
 
-// Readies the calling thread's tiles; until end_products, which makes its state small again for
-// whoever switches threads.
+// Configures the calling thread's tiles. end_products releases them, so that context switches need
+// not save them.
 INLINE void begin_products(void)
 {
     static const struct {
@@ -70,8 +70,7 @@ INLINE void add_product(const operand *a, const operand *b)
     TILE_DOT(3, 5, 7);
 }
 
-// Asks for what follows `blocks` blocks of a panel at its block b: panels are read one after
-// another, and those that come from memory arrive in time.
+// Prefetches the memory `blocks` blocks after a panel's block b: panels are read one after another.
 INLINE void ask_ahead(const operand *b, long blocks)
 {
     enum { LINE = 64 / sizeof *b };
@@ -79,7 +78,7 @@ INLINE void ask_ahead(const operand *b, long blocks)
         __builtin_prefetch(b + blocks * BLOCK * BLOCK + i, 0, 2);
 }
 
-// c: [2 TILE][BLOCK] += a panel. With ahead, it asks for what follows meanwhile.
+// c: [2 TILE][BLOCK] += a panel. With ahead, it prefetches the memory after the panel.
 INLINE void product_square(float *c, const operand *a, long a_block, long blocks,
                            const operand *panel, int ahead)
 {
@@ -92,8 +91,8 @@ INLINE void product_square(float *c, const operand *a, long a_block, long blocks
     store_sums(c, SUM_STRIDE);
 }
 
-// c: [TILE][BLOCK] += a panel; of two, also what is c_gap from c += a what is `gap` from the panel.
-// A sum waits for its last step longer than two sums take, but not than four.
+// c: [TILE][BLOCK] += a panel. With two, a second product: c_gap after c, with the panel `gap`
+// after. The latency of a sum's step is longer than two steps take, and shorter than four.
 INLINE void product_strip(const int two, float *c, long c_gap, const operand *a, long a_block,
                           long blocks, const operand *panel, long gap, int ahead)
 {

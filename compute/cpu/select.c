@@ -1,6 +1,6 @@
 //go:build cgo
 
-// Which kernels run.
+// The choice of the kernels.
 
 #include <string.h>
 #ifdef __x86_64__
@@ -19,7 +19,7 @@ extern const struct kernels rondo_avx2, rondo_avx2_bf16, rondo_avx512, rondo_avx
     rondo_avx512bf16, rondo_amx;
 #endif
 
-// The instruction sets, each of which has those before it, and their kernels by precision.
+// The instruction sets, each a superset of the one before, and their kernels by precision.
 static const struct {
     const char *name;
     const struct kernels *kernels[2];
@@ -84,7 +84,7 @@ static int has_amx(void)
 
 #endif
 
-// Whether this processor can run sets[i], given that it can those before.
+// Whether this processor can run sets[i], if it can run the sets before.
 static int has(int i)
 {
 #ifdef __x86_64__

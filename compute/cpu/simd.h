@@ -27,9 +27,9 @@ INLINE vf load(const float *p) { return *(const vfu *)p; }
 INLINE void store(float *p, vf v) { *(vfu *)p = v; }
 INLINE vf splat(float x) { return x - (vf){0}; }
 
-// a b + c, rounded once where the instruction set has that and twice where it has not. Nothing
-// else is fused (ISO C, which the compiler is asked for with -std, forbids GCC to, and the pragma
-// above Clang), so that what is written without it gives the same bits on every processor.
+// a b + c, rounded once if the instruction set has an instruction for it, else twice. Nothing else
+// is fused: -std=c11 forbids it to GCC, and the pragma above to Clang. Code without fused() gives
+// the same bits on every processor.
 INLINE vf fused(vf a, vf b, vf c)
 {
 #if VW == 16
@@ -110,15 +110,15 @@ INLINE float horizontal_largest(vf v)
 }
 
 // 2^y, as 2^n p(t): n is the integer nearest to y, t the rest, and p a minimax polynomial for
-// |t| <= 1/2 with a relative error of 9.2e-8. y is limited to 126, and below -126 to what the
-// instruction set takes. NaN stays NaN.
+// |t| <= 1/2 with a relative error of 9.2e-8. y is limited to 126, and without AVX-512 also to
+// -126. NaN stays NaN.
 INLINE vf power_of_two(vf y)
 {
 #if VW == 16
     y = smaller(splat(126), y);
     vf t = (vf)_mm512_reduce_ps((__m512)y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
-    // Adding 1.5*2^23 rounds to an integer and leaves it in the low bits, 127 more than it is.
+    // Adding 1.5*2^23 rounds to an integer and leaves it, plus 127, in the low bits.
     const vf bias = splat(0x1.8p+23f + 127);
     y = limit(y, -126, 126);
     vf shifted = y + bias, t = y - (shifted - bias);
@@ -137,7 +137,7 @@ INLINE vf power_of_two(vf y)
 }
 
 // e^x for x <= 0: relative error at most 1.5e-7 (1 + |x|) down to -87.3, and 0 below; NaN stays
-// NaN. 1.5e-7 |x| is what rounding x does; large arguments are of small results.
+// NaN. The term 1.5e-7 |x| comes from rounding x; large arguments have small results.
 INLINE vf exponential(vf x)
 {
     vf y = power_of_two(x * splat(0x1.715476p+0f));
@@ -150,8 +150,8 @@ INLINE vf sigmoid(vf x)
     return reciprocal(power_of_two(x * splat(-0x1.715476p+0f)) + splat(1));
 }
 
-// tanh(x) as x p(x^2)/q(x^2), minimax up to where tanh is 1 but for that error, and never beyond 1:
-// relative error at most 3.5e-7, near zero too.
+// tanh(x) as x p(x^2)/q(x^2), minimax for |x| <= 8, and never beyond 1: relative error at most
+// 3.5e-7, near zero too.
 INLINE vf tangent(vf x)
 {
     x = limit(x, -8, 8);

@@ -1,6 +1,6 @@
-// Every kernel for one instruction set, and the table of them. The file that includes this has
-// set VW, BF16, KERNELS, KERNELS_NAME and the target; NATIVE too if bf16 has instructions of its
-// own, and TILES if those work on tiles.
+// Every kernel for one instruction set, and their table. The including file defines VW, BF16,
+// KERNELS, KERNELS_NAME and the target; also NATIVE if the processor has instructions for bf16, and
+// TILES if they work on tiles.
 
 #ifndef NATIVE
 #define NATIVE 0

@@ -1,8 +1,8 @@
 //go:build cgo
 
-// A pool of threads. A thread that waits, for a call or for the others of its call, looks a few
-// times, since the others are usually a microsecond away; then lets others run between looks, since
-// one of its own may need its processor; and at last sleeps.
+// A pool of threads. A thread that waits for a call or at a barrier first spins, because the others
+// usually arrive within a microsecond. Then it yields between looks, because another thread of the
+// team may need its processor. At last it sleeps.
 
 #include <pthread.h>
 #include <sched.h>
@@ -13,11 +13,11 @@
 
 #include "team.h"
 
-// How often a waiting thread looks at first, some ten microseconds in all, and how long it gives
-// way before it sleeps, in nanoseconds.
-enum { LOOKS = 400, PATIENCE = 100000 };
+// SPINS: looks before the first yield, about ten microseconds in all. YIELD_NS: nanoseconds of
+// yielding before a thread sleeps.
+enum { SPINS = 400, YIELD_NS = 100000 };
 
-// What waiters sleep on. `value` counts up.
+// A counter to wait on. `value` only grows.
 struct turnstile {
     atomic_uint value, asleep;
     pthread_mutex_t mutex;
@@ -30,8 +30,8 @@ struct team {
     struct member *members;
     void (*work)(void *with, const struct member *m); // null ends the threads
     void *with;
-    struct turnstile calls, meetings; // calls begun; meetings at which all have been
-    atomic_uint arrived;              // at the meeting that is on
+    struct turnstile calls, meetings; // calls begun; barriers passed
+    atomic_uint arrived;              // threads at the current barrier
 };
 
 static void turnstile_init(struct turnstile *t)
@@ -57,8 +57,8 @@ static inline void pause_a_little(void)
 
 static void turnstile_pass(struct turnstile *t)
 {
-    // Sequentially consistent, as is the sleeper's pair: either the sleeper sees the new value or
-    // this sees that it sleeps.
+    // These two operations and the sleeper's two are sequentially consistent: either the sleeper
+    // sees the new value, or this thread sees that it sleeps.
     atomic_fetch_add(&t->value, 1);
     if (!atomic_load(&t->asleep))
         return;
@@ -82,10 +82,10 @@ static long now(void)
 // Waits until the value is no longer `seen`.
 static void turnstile_wait(struct turnstile *t, unsigned seen)
 {
-    for (int i = 0; i < LOOKS; i++, pause_a_little())
+    for (int i = 0; i < SPINS; i++, pause_a_little())
         if (moved(t, seen))
             return;
-    for (long since = now(); now() - since < PATIENCE; sched_yield())
+    for (long since = now(); now() - since < YIELD_NS; sched_yield())
         if (moved(t, seen))
             return;
     pthread_mutex_lock(&t->mutex);
@@ -162,7 +162,7 @@ struct team *rondo_team_new(int threads)
     t->members = calloc(threads, sizeof *t->members);
     turnstile_init(&t->calls);
     turnstile_init(&t->meetings);
-    // The process's signals are for threads of Go; those of a fault stay where it happens.
+    // Go's threads handle the process's signals. A fault's signal stays on the thread that faults.
     sigset_t blocked, before;
     sigfillset(&blocked);
     int faults[] = {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP};

@@ -22,7 +22,7 @@ int rondo_team_size(const struct team *t);
 void rondo_team_run(struct team *t, void (*work)(void *with, const struct member *m),
                     void *with);
 
-// Returns when every member of the call has come here: what one wrote before, all see after.
+// A barrier: returns when every member of the call is here. All see what each wrote before it.
 void rondo_team_meet(const struct member *m);
 
 // This member's share of 0..n-1, in multiples of `grain` (but for the end): [*first, *end).
