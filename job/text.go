@@ -149,7 +149,9 @@ func networkOfSegments(spec *rondov1.JobSpec, c model.Config) Network {
 	return Network{Tensors: model.Layout(c), StateSize: c.StateSize(),
 		make: func(on compute.Device) (weights, error) { return model.New(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			work = c.SegmentSize(on, int(spec.Bptt), lanes)
+			for _, T := range corpus.SegmentLengths(int(spec.Bptt), sampling(spec)) {
+				work = work.And(c.SegmentSize(on, T, lanes))
+			}
 			evaluation = c.EvaluatorSize(on, int(spec.Bptt), lanes)
 			if spec.SampleTokens > 0 {
 				work = work.And(c.GeneratorSize(on))

@@ -178,6 +178,10 @@ func validateBothWays(spec *rondov1.JobSpec) error {
 }
 
 func validateRun(spec *rondov1.JobSpec) error {
+	if spec.BpttRandom && (spec.Sampling != "sequential" || spec.Bidirectional) {
+		return usagef("--bptt-random is for lanes that carry their state: leave out --sampling " +
+			"random and --bidirectional, or --bptt-random")
+	}
 	if spec.Job == "" || strings.Contains(spec.Job, "/") {
 		return usagef("--job %q: a name must not be empty or contain a slash", spec.Job)
 	}
@@ -332,7 +336,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
 		SkipThroughTime: spec.SkipThroughTime,
 		Batch:           spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
-		Accumulate: max(1, spec.Accumulate),
+		Accumulate: max(1, spec.Accumulate), BpttRandom: spec.BpttRandom,
 	}
 	switch spec.Task {
 	case task.LM:
