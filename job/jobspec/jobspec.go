@@ -1,7 +1,7 @@
 // Package jobspec has the defaults, flags, YAML file and checks of the JobSpec message. It reads
 // them from the message's descriptor (option rondo.v1.flag), so a field, its flag and its YAML key
 // cannot disagree. It does not act on the values. It may import proto, compute for the table of
-// cells, task for the names of tasks, and rehearsal for the grammar of --inject.
+// cells, task for the names of tasks, job/recipe, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
