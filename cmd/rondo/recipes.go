@@ -30,8 +30,8 @@ func recipesCommand() *cobra.Command {
 			"    --eval-corpus ptb.valid.txt",
 		Args: cobra.MaximumNArgs(1),
 	}
-	c.Flags().BoolVar(&measure, "measure", false, "measure some steps of each, about a minute on a "+
-		"CPU, and estimate the time that it takes on this machine")
+	c.Flags().BoolVar(&measure, "measure", false, "measure some steps of each, about half a "+
+		"minute on a CPU, and estimate the time that it takes on this machine")
 	c.Flags().StringVar(&device, "device", "auto", "what to measure: auto (a GPU if there is "+
 		"one), cpu, cuda or cuda:N")
 	c.RunE = func(cmd *cobra.Command, args []string) error {

@@ -36,6 +36,7 @@ const plainInterval = 2 * time.Second
 type trainFlags struct {
 	where                  meet.Config
 	localWorkers, restarts int
+	limit                  time.Duration // --time; 0: not given
 	dashboard              string
 	asJSON, verbose        bool
 }
@@ -43,6 +44,9 @@ type trainFlags struct {
 func (f *trainFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.where.Etcd, "etcd", nil,
 		"host:port,... of an etcd to use; default: start one for this run")
+	set.DurationVar(&f.limit, "time", 0, "choose --hidden, --dropout and --steps, unless they are "+
+		"given, so that training takes about this long on this machine, such as 20m; it measures "+
+		"the machine for some seconds")
 	set.IntVar(&f.localWorkers, "local-workers", -1, "number of --workers on this machine; -1: "+
 		"all; the others run on other machines, with --etcd")
 	set.IntVar(&f.restarts, "restarts", 10, "number of restarts of worker processes that died")
@@ -76,7 +80,7 @@ func trainCommand() *cobra.Command {
 	own.add(c.Flags())
 	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		spec, known, notes, err := trainSpec(flags)
+		spec, known, notes, err := trainSpec(cmd.Context(), flags, own.limit)
 		if err != nil {
 			return err
 		}
@@ -102,7 +106,7 @@ func trainCommand() *cobra.Command {
 			return err
 		}
 		if outcome.Stopped && outcome.Checkpoint != "" && !own.asJSON {
-			again := resumeCommand(os.Args, spec)
+			again := resumeCommand(os.Args, spec, own.limit > 0)
 			fmt.Fprintf(cmd.OutOrStdout(), "to go on from step %d:\n  %s\n", outcome.Step,
 				strings.Join(quoted(again), " "))
 		}
@@ -111,9 +115,10 @@ func trainCommand() *cobra.Command {
 	return c
 }
 
-// trainSpec reads the flags. known is the recipe or nil, and notes say what was chosen.
+// trainSpec reads the flags, and lets --time choose what they leave open; 0: it is not given. known
+// is the recipe or nil, and notes say what was chosen.
 func trainSpec(
-	flags *jobspec.Flags,
+	ctx context.Context, flags *jobspec.Flags, limit time.Duration,
 ) (spec *rondov1.JobSpec, known *recipe.Recipe, notes []string, err error) {
 	if spec, err = flags.Spec(); err != nil {
 		return nil, nil, nil, err
@@ -123,6 +128,13 @@ func trainSpec(
 	}
 	if known != nil {
 		notes = []string{fmt.Sprintf("recipe %s: %s (%s)", known.Name, known.Expected, known.Row)}
+	}
+	if limit != 0 {
+		choice, err := within(ctx, flags, spec, limit)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		spec, notes = choice.Spec, append(notes, choice.Why...)
 	}
 	return spec, known, notes, nil
 }
@@ -170,19 +182,23 @@ func pageAt(
 }
 
 // resumeCommand is the command line that resumes a stopped job from the newest checkpoint in its
-// folder: the same flags, without --inject.
-func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
+// folder: the same flags, without --inject. chosen: --time, which is left out, has chosen some of
+// the spec.
+func resumeCommand(args []string, spec *rondov1.JobSpec, chosen bool) []string {
 	var again []string
 	for i := 0; i < len(args); i++ {
 		name, _, joined := strings.Cut(args[i], "=")
 		switch name {
-		case "--resume", "--inject", "--checkpoint-dir":
+		case "--resume", "--inject", "--checkpoint-dir", "--time":
 			if !joined {
 				i++
 			}
 		default:
 			again = append(again, args[i])
 		}
+	}
+	if chosen {
+		again = append(again, jobspec.Arguments(spec)...)
 	}
 	return append(again, "--checkpoint-dir", spec.CheckpointDir, "--resume", "auto")
 }

@@ -79,6 +79,8 @@ func processRooms() []room {
 		{path: "job/jobspec",
 			imports: "compute corpus/location job/recipe proto/rondo/v1 rehearsal task",
 			never:   network + " " + graphs},
+		{path: "job/budget", imports: "internal/app proto/rondo/v1", tests: "job/jobspec",
+			never: network + " " + graphs},
 		{path: "job/recipe", tests: "job/jobspec proto/rondo/v1", never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "internal/printable job/jobspec", never: graphs},

@@ -24,6 +24,7 @@ type Flags struct {
 	config string
 	recipe string // --recipe
 
+	said  map[protoreflect.Name]bool            // what the last Spec was given
 	count func(*rondov1.JobSpec) (int64, error) // for --workers auto; nil: auto is refused
 	auto  bool                                  // --workers auto was given
 }
@@ -136,6 +137,7 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 			given[field.desc.Name()] = true
 		}
 	}
+	f.said = given
 	resolve(spec, given)
 	if f.auto {
 		var err error
@@ -144,6 +146,11 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 		}
 	}
 	return spec, Validate(spec)
+}
+
+// Given reports whether the last Spec had a field by its flag, --config or --recipe.
+func (f *Flags) Given(flag string) bool {
+	return f.said[protoreflect.Name(strings.ReplaceAll(flag, "-", "_"))]
 }
 
 // FromYAML reads a job's YAML over the defaults, without checking bounds. Values are written as for

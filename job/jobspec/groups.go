@@ -50,7 +50,7 @@ func flagGroups() []flagGroup {
 		{"Checkpoints and output", []string{"checkpoint-every", "checkpoint-keep", "resume",
 			"eval-every", "early-stop", "sample-every", "sample-prefix", "sample-tokens",
 			"sample-temperature", "dashboard", "json", "log-format", "verbose", "trace"}},
-		{"Job and cluster", []string{"job", "config", "recipe", "etcd", "tls", "insecure",
+		{"Job and cluster", []string{"job", "config", "recipe", "time", "etcd", "tls", "insecure",
 			"local-workers", "min-workers", "max-workers"}},
 		{"Ring", []string{"link", "topology", "intra-host", "ring-order", "copies",
 			"bucket-bytes"}},
