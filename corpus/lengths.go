@@ -4,8 +4,9 @@ import "fmt"
 
 // Segments of random lengths (Merity et al. 2018, arXiv:1708.02182, section 5): with probability
 // 0.95 a segment has T tokens and else T/2, both with a normal error of standard deviation 5. Here
-// the error is -9, 0 or 9, with the weights 1/6, 2/3 and 1/6: this distribution has the normal
-// one's first five moments (Gauss-Hermite quadrature, sqrt(3)*5 = 8.66). Half segments have none.
+// the error is -9, 0 or 9, with the weights 1/6, 2/3 and 1/6. With sqrt(3)*5 = 8.66 in the place
+// of 9 these have the normal distribution's first five moments (Gauss-Hermite quadrature). Half
+// segments have no error.
 // Four lengths are few enough that a network has a workspace for each.
 //
 // Each block of lengthBlock segments has all lengths in these shares, in an order drawn for the
