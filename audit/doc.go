@@ -22,6 +22,7 @@
 // computes its lanes in groups writes one line per group. "crc" is the CRC-32C of the inputs
 // [T, count] as little-endian int32. If a step reads several segments per lane, the ring line has
 // their number as "accumulate", and each read line the index of its segment, from 0, as "segment".
+// With "sampling" "varied" a step's segments have a length drawn for it, T, in the place of "bptt".
 //
 // Where lanes read examples instead of a text, "sampling" is "examples", "tokens" is the number of
 // examples, "bptt" is 0, and the offsets are examples' numbers, or -1 for a lane that reads none.

@@ -238,7 +238,8 @@ func (p *prover) proveLanes(r *ring, step int64, segment int, readings []reading
 
 // checksum computes the checksum that the read line should have, from the text.
 func (p *prover) checksum(read *readLine) (uint32, error) {
-	bptt, count := p.sampler.Config().BPTT, len(read.Offsets)
+	segment := (read.Step-1)*int64(p.report.Each) + int64(read.Segment)
+	bptt, count := p.sampler.Length(segment), len(read.Offsets)
 	p.inputs = slices.Grow(p.inputs[:0], bptt*count)[:bptt*count] // [T, count]
 	p.window = slices.Grow(p.window[:0], bptt)[:bptt]
 	for lane, offset := range read.Offsets {

@@ -206,6 +206,8 @@ func newBatches(s Shape) batches {
 
 func (b batches) SegmentsPerEpoch() int64 { return maxSteps }
 func (b batches) Reset(step int64) bool   { return step == 0 }
+func (b batches) Lengths() []int          { return []int{b.bptt} }
+func (b batches) Length(int64) int        { return b.bptt }
 
 func (b batches) Fill(ctx context.Context, step int64, first, count int,
 	inputs, targets []int32) error {

@@ -3,13 +3,14 @@ package corpus
 import (
 	"context"
 	"fmt"
+	"slices"
 )
 
 // Reader reads the tokens that a Sampler selects. It must not be used concurrently.
 type Reader struct {
 	tokens  Tokens
 	sampler *Sampler
-	window  []int32 // T+1 tokens of one lane
+	window  []int32 // one lane's tokens, of the longest segment
 }
 
 // NewReader makes a Reader. tokens must have the length that the sampler was made for.
@@ -18,25 +19,27 @@ func NewReader(tokens Tokens, sampler *Sampler) *Reader {
 		panic(fmt.Sprintf("corpus: %d tokens and a sampler of %d", tokens.Len(),
 			sampler.cfg.Tokens))
 	}
-	return &Reader{tokens, sampler, make([]int32, sampler.cfg.BPTT+1)}
+	return &Reader{tokens, sampler, make([]int32, slices.Max(sampler.Lengths())+1)}
 }
 
-// Fill reads a step's segments of the lanes [first, first+count). inputs and targets are [T,
-// count]; a target is the token after its input. Fill does not allocate.
+// Fill reads a step's segments of the lanes [first, first+count). inputs and targets are [L,
+// count], with L the step's Length; a target is the token after its input. Fill does not allocate.
 func (r *Reader) Fill(
 	ctx context.Context, step int64, first, count int, inputs, targets []int32,
 ) error {
-	checkBatch(r.sampler.cfg.BPTT, first, count, r.sampler.cfg.Lanes, inputs, targets)
+	length := r.sampler.Length(step)
+	checkBatch(length, first, count, r.sampler.cfg.Lanes, inputs, targets)
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	for b := range count {
 		offset := r.sampler.Offset(step, first+b)
-		if err := r.tokens.ReadTokens(r.window, offset); err != nil {
+		window := r.window[:length+1]
+		if err := r.tokens.ReadTokens(window, offset); err != nil {
 			return fmt.Errorf("step %d, lane %d: %w", step, first+b, err)
 		}
-		writeColumn(inputs, r.window[:len(r.window)-1], b, count)
-		writeColumn(targets, r.window[1:], b, count)
+		writeColumn(inputs, window[:length], b, count)
+		writeColumn(targets, window[1:], b, count)
 	}
 	return nil
 }

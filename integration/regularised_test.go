@@ -7,16 +7,17 @@ import (
 	"testing"
 )
 
-// TestRegularised trains with every regulariser and an average. A job that is resumed writes the
-// tensors of one that was not, the audit proves its parameters in its checkpoints, and eval reads a
-// text with a cache and dynamic evaluation.
+// TestRegularised trains with every regulariser, segments of random lengths and an average. A job
+// that is resumed writes the tensors of one that was not, the audit proves its parameters in its
+// checkpoints, and eval reads a text with a cache and dynamic evaluation.
 func TestRegularised(t *testing.T) {
 	t.Parallel()
 	straight, resumed, logs := t.TempDir(), t.TempDir(), t.TempDir()
 	flags := func(dir string, more ...string) []string {
 		return append(small("--embed", "16", "--dropout-words", "0.1", "--weight-drop", "0.3",
 			"--dropout-output", "0.2", "--activation-l2", "2", "--temporal-l2", "1", "--average",
-			"ema:0.9", "--steps", "10", "--checkpoint-dir", dir), more...)
+			"ema:0.9", "--bptt", "24", "--bptt-random", "--steps", "10", "--checkpoint-dir", dir),
+			more...)
 	}
 	train(t, flags(straight)...)
 	train(t, flags(resumed, "--steps", "5", "--audit-dir", logs)...)

@@ -36,7 +36,7 @@ func (s *segmentData) divide(all, others corpus.Tokens, whole, part string) (err
 	}
 	s.sampler, err = corpus.NewSampler(corpus.SamplerConfig{Tokens: s.training.Len(),
 		Lanes: int(s.spec.Batch), BPTT: int(s.spec.Bptt), Seed: s.spec.Seed,
-		Sampling: corpus.Sampling(s.spec.Sampling)})
+		Sampling: sampling(s.spec)})
 	if err != nil {
 		if part != "tokens" {
 			err = fmt.Errorf("its tokens are its %s: %w", part, err)
@@ -44,6 +44,34 @@ func (s *segmentData) divide(all, others corpus.Tokens, whole, part string) (err
 		return app.Usage(fmt.Errorf("corpus %s: %w", s.spec.Corpus, err))
 	}
 	return nil
+}
+
+// sampling is how a job's text is cut into segments.
+func sampling(spec *rondov1.JobSpec) corpus.Sampling {
+	if spec.BpttRandom {
+		return corpus.Varied
+	}
+	return corpus.Sampling(spec.Sampling)
+}
+
+// rateScale multiplies the learning rate by the mean length of a step's segments, divided by
+// --bptt; nil: all segments have that length.
+func rateScale(spec *rondov1.JobSpec, d Data) (func(step int64) float64, error) {
+	if !spec.BpttRandom {
+		return nil, nil
+	}
+	sampler, err := corpus.NewSampler(d.Batches())
+	if err != nil {
+		return nil, app.Usage(err)
+	}
+	each := max(1, spec.Accumulate)
+	return func(step int64) float64 {
+		tokens := 0
+		for segment := step * each; segment < (step+1)*each; segment++ {
+			tokens += sampler.Length(segment)
+		}
+		return float64(tokens) / float64(each*spec.Bptt)
+	}, nil
 }
 
 // config configures task/lm.

@@ -76,6 +76,12 @@ func (d *Series) sequences(numbers corpus.Tokens, sampler *corpus.Sampler) seque
 // Reset implements lm.Batches.
 func (sequences) Reset(int64) bool { return true }
 
+// Lengths implements lm.Batches.
+func (s sequences) Lengths() []int { return []int{s.steps} }
+
+// Length implements lm.Batches.
+func (s sequences) Length(int64) int { return s.steps }
+
 // SegmentsPerEpoch implements lm.Batches.
 func (s sequences) SegmentsPerEpoch() int64 { return s.sampler.SegmentsPerEpoch() }
 

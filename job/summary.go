@@ -263,6 +263,8 @@ func (s *Summary) count(spec *rondov1.JobSpec, epoch *float64) {
 	segments := s.Steps * max(1, spec.Accumulate)
 	if task.Segments(spec.Task) && !counts(spec) {
 		s.BPTT = spec.Bptt
+	}
+	if s.BPTT > 0 && !spec.BpttRandom {
 		s.TokensSeen = segments * spec.Batch * spec.Bptt
 		if s.TrainTokens != nil && *s.TrainTokens > 0 {
 			passes := float64(s.TokensSeen) / *s.TrainTokens

@@ -149,7 +149,9 @@ func networkOfSegments(spec *rondov1.JobSpec, c model.Config) Network {
 	return Network{Tensors: model.Layout(c), StateSize: c.StateSize(),
 		make: func(on compute.Device) (weights, error) { return model.New(c, on) },
 		size: func(on compute.Sizer, lanes int) (work, evaluation compute.Size) {
-			work = c.SegmentSize(on, int(spec.Bptt), lanes)
+			for _, T := range corpus.SegmentLengths(int(spec.Bptt), sampling(spec)) {
+				work = work.And(c.SegmentSize(on, T, lanes))
+			}
 			evaluation = c.EvaluatorSize(on, int(spec.Bptt), lanes)
 			if spec.SampleTokens > 0 {
 				work = work.And(c.GeneratorSize(on))
@@ -356,35 +358,66 @@ func (t *Trained) scoreText(
 		return e, err
 	}
 	e = t.scored(sum, targets)
-	perToken, err := t.perToken(ctx, text, source, corpus.Char)
-	if err != nil {
-		return e, err
-	}
-	e.BitsPerCharacter = e.BitsPerToken / perToken
-	if Tokenizer(t.Spec).Unit == corpus.Subword {
-		if perToken, err = t.perToken(ctx, text, source, corpus.Word); err != nil {
-			return e, err
-		}
-		e.PerplexityPerWord = math.Exp(sum / float64(targets) / perToken)
-	}
-	return e, nil
+	return e, t.perUnit(ctx, &e, text.Tokens().Len(), source)
 }
 
-// perToken is the number of characters or words, of the normalised text, divided by its tokens.
-// White space counts as characters, and EndOfText as a word.
-func (t *Trained) perToken(
-	ctx context.Context, text *corpus.Corpus, source string, unit corpus.Unit,
-) (float64, error) {
-	if corpus.Unit(t.Spec.Tokenizer) == unit {
-		return 1, nil
-	}
-	asUnit := jobspec.Default()
-	asUnit.Tokenizer, asUnit.Normalize = string(unit), t.Spec.Normalize
-	asUnit.Eos, asUnit.TextField = t.Spec.Eos, t.Spec.TextField
-	units, err := OpenText(ctx, source, asUnit, nil)
+// perUnit adds the loss per character, byte and word of the source's text, which has this many
+// tokens as the model reads it. The units are those of the normalised text: the loss is spread over
+// white space too, and EndOfText is a character, a byte and a word.
+func (t *Trained) perUnit(
+	ctx context.Context, e *telemetry.Eval, tokens int64, source string,
+) error {
+	characters, bytes, err := t.units(ctx, source, corpus.Char)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() { _ = units.Close() }()
-	return float64(units.Tokens().Len()) / float64(text.Tokens().Len()), nil
+	e.BitsPerCharacter = e.BitsPerToken * float64(tokens) / float64(characters)
+	e.BitsPerByte = e.BitsPerToken * float64(tokens) / float64(bytes)
+	if Tokenizer(t.Spec).Unit == corpus.Subword {
+		words, _, err := t.units(ctx, source, corpus.Word)
+		if err != nil {
+			return err
+		}
+		e.PerplexityPerWord = math.Exp(e.Loss * float64(tokens) / float64(words))
+	}
+	return nil
 }
+
+// units counts a text's characters or words, and the bytes of UTF-8 that they have.
+func (t *Trained) units(
+	ctx context.Context, source string, unit corpus.Unit,
+) (count, bytes int64, err error) {
+	spec := jobspec.Default()
+	spec.Tokenizer, spec.Normalize = string(unit), t.Spec.Normalize
+	spec.Eos, spec.TextField = t.Spec.Eos, t.Spec.TextField
+	text, err := OpenText(ctx, source, spec, nil)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { _ = text.Close() }()
+	tokens, sizes := text.Tokens(), make([]int64, text.Vocabulary().Len())
+	for id := range sizes {
+		sizes[id] = int64(len(text.Vocabulary().Token(int32(id))))
+	}
+	if end, ok := text.Vocabulary().End(); ok {
+		sizes[end] = 1
+	}
+	part := make([]int32, countedTogether)
+	for count < tokens.Len() {
+		part = part[:min(int64(len(part)), tokens.Len()-count)]
+		if err := tokens.ReadTokens(part, count); err != nil {
+			return 0, 0, err
+		}
+		count += int64(len(part))
+		for _, id := range part {
+			bytes += sizes[id]
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, 0, err
+		}
+	}
+	return count, bytes, nil
+}
+
+// countedTogether is how many tokens are read at a time to count them.
+const countedTogether = 1 << 16

@@ -22,15 +22,20 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 	if err != nil {
 		return train.Config{}, app.Usage(err)
 	}
+	scale, err := rateScale(spec, d)
+	if err != nil {
+		return train.Config{}, err
+	}
 	c := train.Config{
-		Lanes: int(spec.Batch),
-		Steps: Steps(spec, d),
+		RateScale: scale,
+		Lanes:     int(spec.Batch),
+		Steps:     Steps(spec, d),
 		Optimizer: optim.Optimizer{Rule: rule, Momentum: spec.Momentum, Beta1: spec.Beta1,
 			Beta2: spec.Beta2, Rho: spec.Rho, Epsilon: spec.Epsilon,
 			WeightDecay: spec.WeightDecay},
 		Schedule: optim.Schedule{Kind: optim.ScheduleKind(spec.LrSchedule), Rate: spec.Lr,
 			Min: spec.LrMin, Warmup: spec.WarmupSteps, Decay: spec.LrDecay,
-			Every: spec.LrStepEvery, Patience: spec.LrPatience},
+			Every: spec.LrStepEvery, Hold: spec.LrHold, Patience: spec.LrPatience},
 		Clip: optim.Clip{Limit: spec.Clip, By: optim.ClipBy(spec.ClipBy),
 			Scope: optim.ClipScope(spec.ClipScope)},
 		Accumulate: int(spec.Accumulate),

@@ -20,6 +20,7 @@ import (
 	"rondo/internal/certs"
 	"rondo/job"
 	"rondo/job/jobspec"
+	"rondo/job/recipe"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/telemetry"
 )
@@ -34,6 +35,8 @@ type Run struct {
 	Verbose  bool
 	TLS      string // folder of certificates; empty: no TLS
 	Insecure bool   // see meet.Config
+	// Recipe is what the corpus is compared with; nil: nothing.
+	Recipe *recipe.Recipe
 	// LocalWorkers is the number of the job's workers on this machine; negative: all.
 	LocalWorkers int
 	// Restarts is the number of dead worker processes that are replaced.
@@ -171,6 +174,12 @@ func (r Run) check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = data.Close() }()
+	if r.Recipe != nil {
+		training, validation := data.Sizes()
+		for _, line := range r.Recipe.Check(training, validation, int64(data.Extent().Tokens)) {
+			r.Log(line)
+		}
+	}
 	if _, err := job.NetworkOf(r.Spec, data.Extent()); err != nil {
 		return err
 	}

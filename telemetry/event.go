@@ -101,6 +101,7 @@ type Eval struct {
 	Perplexity       float64 `json:"perplexity,omitempty"`
 	BitsPerToken     float64 `json:"bits_per_token,omitempty"`
 	BitsPerCharacter float64 `json:"bits_per_character,omitempty"`
+	BitsPerByte      float64 `json:"bits_per_byte,omitempty"`
 	// PerplexityPerWord is exp(loss summed over the text / its words); 0: no subwords.
 	PerplexityPerWord float64 `json:"perplexity_per_word,omitempty"`
 	Tokens            int64   `json:"tokens"` // targets
@@ -218,6 +219,9 @@ func (e Eval) line() string {
 		e.Step, e.Loss, e.Perplexity, e.BitsPerToken)
 	if e.BitsPerCharacter > 0 {
 		text += fmt.Sprintf(", %.3f bits/character", e.BitsPerCharacter)
+	}
+	if e.BitsPerByte > 0 {
+		text += fmt.Sprintf(", %.3f bits/byte", e.BitsPerByte)
 	}
 	if e.PerplexityPerWord > 0 {
 		text += fmt.Sprintf(", perplexity %.3f per word", e.PerplexityPerWord)

@@ -30,6 +30,9 @@ type Config struct {
 
 	Optimizer optim.Optimizer
 	Schedule  optim.Schedule
+	// RateScale, if set, multiplies the learning rate of a step, from 0. It must depend on the step
+	// alone.
+	RateScale func(step int64) float64
 	Clip      optim.Clip
 	Local     optim.Local
 	// Average is the average of the parameters that is evaluated, sampled and saved.
@@ -96,6 +99,15 @@ const maxAccumulate = 1 << 20
 
 // DefaultSaveTimeout bounds a wait for the Saver unless Config says otherwise.
 const DefaultSaveTimeout = 10 * time.Minute
+
+// rate is the learning rate of a step, from 0, after some reductions of a plateau.
+func (c *Config) rate(step, reductions int64) float64 {
+	rate := c.Schedule.At(step, c.Steps, reductions)
+	if c.RateScale != nil {
+		rate *= c.RateScale(step)
+	}
+	return rate
+}
 
 // complete validates c and sets defaults.
 func (c *Config) complete(segmentsPerEpoch int64, evaluates bool) error {

@@ -25,7 +25,7 @@ func (r *round) end(from int64) int64 { return r.cfg.Local.End(from, r.cfg.Steps
 // prepare implements commitUnit. The outer rule's rate is the same in all rounds.
 func (r *round) prepare(from int64) (rate, sumRate float64) {
 	last := r.end(from) - 1
-	return r.cfg.Schedule.At(last, r.cfg.Steps, r.progress.Plateau.Reductions), 1
+	return r.cfg.rate(last, r.progress.Plateau.Reductions), 1
 }
 
 // compute implements commitUnit. It leaves the outer gradient in the gradient's memory, and

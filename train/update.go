@@ -232,7 +232,7 @@ func newUpdater(c *core) *updater {
 // plan sets the device's clip and update arguments for a step, which may be a later step of the
 // next round. It returns the step's learning rate.
 func (u *updater) plan(index int64) (rate float64) {
-	rate = u.cfg.Schedule.At(index, u.cfg.Steps, u.progress.Plateau.Reductions)
+	rate = u.cfg.rate(index, u.progress.Plateau.Reductions)
 	lossLimit := exact.Limit * float64(u.targets(index, u.whole())) // for the sum over all targets
 	u.clip = u.cfg.Clip.Args(u.path.weight(index), lossLimit)
 	plain := u.cfg.Optimizer.Update(u.progress.Updates+1+index-u.progress.Step, rate)

@@ -82,8 +82,9 @@ func evalCommand() *cobra.Command {
 			perWord = fmt.Sprintf("perplexity %.4f per word\n", result.PerplexityPerWord)
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "perplexity %.4f\n%sloss %.4f nats/token\n"+
-			"%.4f bits/token\n%.4f bits/character\n%d tokens\n", result.Perplexity, perWord,
-			result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.Tokens)
+			"%.4f bits/token\n%.4f bits/character\n%.4f bits/byte\n%d tokens\n", result.Perplexity,
+			perWord, result.Loss, result.BitsPerToken, result.BitsPerCharacter, result.BitsPerByte,
+			result.Tokens)
 		return err
 	}
 	return c

@@ -29,10 +29,10 @@ func root() *cobra.Command {
 		scaleCommand(), stopCommand())
 	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand(),
 		certsCommand())
-	group(c, "models", "Models and data:", modelsCommand(), generateCommand(), serveCommand(),
-		classifyCommand(), tagCommand(), fillCommand(), translateCommand(), describeCommand(),
-		predictCommand(), answerCommand(), evalCommand(), gradientsCommand(), corpusCommand(),
-		tokenizerCommand(), checkpointCommand(), auditCommand())
+	group(c, "models", "Models and data:", modelsCommand(), recipesCommand(), generateCommand(),
+		serveCommand(), classifyCommand(), tagCommand(), fillCommand(), translateCommand(),
+		describeCommand(), predictCommand(), answerCommand(), evalCommand(), gradientsCommand(),
+		corpusCommand(), tokenizerCommand(), checkpointCommand(), auditCommand())
 	return c
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"rondo/cluster/meet"
 	"rondo/internal/app"
@@ -20,6 +21,7 @@ import (
 	"rondo/internal/printable"
 	"rondo/job"
 	"rondo/job/jobspec"
+	"rondo/job/recipe"
 	"rondo/local"
 	"rondo/observe"
 	rondov1 "rondo/proto/rondo/v1"
@@ -30,11 +32,37 @@ import (
 // plainInterval is the least time between two step lines without a terminal.
 const plainInterval = 2 * time.Second
 
+// trainFlags are the flags of train that are no job's.
+type trainFlags struct {
+	where                  meet.Config
+	localWorkers, restarts int
+	limit                  time.Duration // --time; 0: not given
+	dashboard              string
+	asJSON, verbose        bool
+}
+
+func (f *trainFlags) add(set *pflag.FlagSet) {
+	set.StringSliceVar(&f.where.Etcd, "etcd", nil,
+		"host:port,... of an etcd to use; default: start one for this run")
+	set.DurationVar(&f.limit, "time", 0, "choose --hidden, --dropout and --steps, unless they are "+
+		"given, so that training takes about this long on this machine, such as 20m; it measures "+
+		"the machine for some seconds")
+	set.IntVar(&f.localWorkers, "local-workers", -1, "number of --workers on this machine; -1: "+
+		"all; the others run on other machines, with --etcd")
+	set.IntVar(&f.restarts, "restarts", 10, "number of restarts of worker processes that died")
+	set.StringVar(&f.dashboard, "dashboard", "127.0.0.1:0", "ADDRESS:PORT of the job's web "+
+		"page; port 0: any free one; off: no page")
+	set.BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
+	set.BoolVar(&f.verbose, "verbose", false, "log the processes' actions, and show where "+
+		"the steps' time goes")
+	set.StringVar(&f.where.TLS, "tls", "", "with --etcd: folder that rondo certs made, for "+
+		"mutual TLS on every connection")
+	set.BoolVar(&f.where.Insecure, "insecure", false, "let other machines reach the page, "+
+		"and without --tls the coordinator and the workers, without encryption")
+}
+
 func trainCommand() *cobra.Command {
-	var where meet.Config
-	var localWorkers, restarts int
-	var dashboard string
-	var asJSON, verbose bool
+	var own trainFlags
 	c := &cobra.Command{
 		Use:   "train",
 		Short: "Train a model with a coordinator and worker processes on this machine",
@@ -44,57 +72,71 @@ func trainCommand() *cobra.Command {
 			"a new folder runs/JOB-TIME of the current folder.",
 	}
 	flags := jobspec.AddFlags(c.Flags())
+	flags.AddRecipe()
 	flags.AutoWorkers(func(spec *rondov1.JobSpec) (int64, error) {
 		chosen, err := job.Choose(spec.Device)
 		return int64(max(1, len(chosen.GPUs))), err
 	})
-	c.Flags().StringSliceVar(&where.Etcd, "etcd", nil,
-		"host:port,... of an etcd to use; default: start one for this run")
-	c.Flags().IntVar(&localWorkers, "local-workers", -1, "number of --workers on this machine; "+
-		"-1: "+
-		"all; the others run on other machines, with --etcd")
-	c.Flags().IntVar(&restarts, "restarts", 10, "number of restarts of worker processes that died")
-	c.Flags().StringVar(&dashboard, "dashboard", "127.0.0.1:0", "ADDRESS:PORT of the job's web "+
-		"page; port 0: any free one; off: no page")
-	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
-	c.Flags().BoolVar(&verbose, "verbose", false, "log the processes' actions, and show where "+
-		"the steps' time goes")
-	c.Flags().StringVar(&where.TLS, "tls", "", "with --etcd: folder that rondo certs made, for "+
-		"mutual TLS on every connection")
-	c.Flags().BoolVar(&where.Insecure, "insecure", false, "let other machines reach the page, "+
-		"and without --tls the coordinator and the workers, without encryption")
+	own.add(c.Flags())
 	groupFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
-		spec, err := flags.Spec()
+		spec, known, notes, err := trainSpec(cmd.Context(), flags, own.limit)
 		if err != nil {
 			return err
 		}
-		where.Job = spec.Job
-		if err := checkPlace(cmd, where); err != nil {
+		own.where.Job = spec.Job
+		if err := checkPlace(cmd, own.where); err != nil {
 			return err
 		}
-		openPage, err := pageAt(dashboard, where.Insecure)
+		openPage, err := pageAt(own.dashboard, own.where.Insecure)
 		if err != nil {
 			return err
 		}
-		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), asJSON, verbose)
+		screen := newScreen(cmd.OutOrStdout(), cmd.ErrOrStderr(), own.asJSON, own.verbose)
+		for _, note := range notes {
+			screen.log(note)
+		}
 		run := local.Run{
-			Spec: spec, Etcd: where.Etcd, TLS: where.TLS, Insecure: where.Insecure,
-			Verbose: verbose, LocalWorkers: localWorkers, Restarts: restarts, OpenPage: openPage,
-			Show: screen.show, Log: screen.log,
+			Spec: spec, Recipe: known, Etcd: own.where.Etcd, TLS: own.where.TLS,
+			Insecure: own.where.Insecure, Verbose: own.verbose, LocalWorkers: own.localWorkers,
+			Restarts: own.restarts, OpenPage: openPage, Show: screen.show, Log: screen.log,
 		}
 		outcome, err := run.Train(cmd.Context())
 		if err := errors.Join(err, screen.close()); err != nil {
 			return err
 		}
-		if outcome.Stopped && outcome.Checkpoint != "" && !asJSON {
-			again := resumeCommand(os.Args, spec)
+		if outcome.Stopped && outcome.Checkpoint != "" && !own.asJSON {
+			again := resumeCommand(os.Args, spec, own.limit > 0)
 			fmt.Fprintf(cmd.OutOrStdout(), "to go on from step %d:\n  %s\n", outcome.Step,
 				strings.Join(quoted(again), " "))
 		}
 		return nil
 	}
 	return c
+}
+
+// trainSpec reads the flags, and lets --time choose what they leave open; 0: it is not given. known
+// is the recipe or nil, and notes say what was chosen.
+func trainSpec(
+	ctx context.Context, flags *jobspec.Flags, limit time.Duration,
+) (spec *rondov1.JobSpec, known *recipe.Recipe, notes []string, err error) {
+	if spec, err = flags.Spec(); err != nil {
+		return nil, nil, nil, err
+	}
+	if known, err = flags.Recipe(); err != nil {
+		return nil, nil, nil, err
+	}
+	if known != nil {
+		notes = []string{fmt.Sprintf("recipe %s: %s (%s)", known.Name, known.Expected, known.Row)}
+	}
+	if limit != 0 {
+		choice, err := within(ctx, flags, spec, limit)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		spec, notes = choice.Spec, append(notes, choice.Why...)
+	}
+	return spec, known, notes, nil
 }
 
 // checkPlace checks the flags that say where the job is.
@@ -140,19 +182,23 @@ func pageAt(
 }
 
 // resumeCommand is the command line that resumes a stopped job from the newest checkpoint in its
-// folder: the same flags, without --inject.
-func resumeCommand(args []string, spec *rondov1.JobSpec) []string {
+// folder: the same flags, without --inject. chosen: --time, which is left out, has chosen some of
+// the spec.
+func resumeCommand(args []string, spec *rondov1.JobSpec, chosen bool) []string {
 	var again []string
 	for i := 0; i < len(args); i++ {
 		name, _, joined := strings.Cut(args[i], "=")
 		switch name {
-		case "--resume", "--inject", "--checkpoint-dir":
+		case "--resume", "--inject", "--checkpoint-dir", "--time":
 			if !joined {
 				i++
 			}
 		default:
 			again = append(again, args[i])
 		}
+	}
+	if chosen {
+		again = append(again, jobspec.Arguments(spec)...)
 	}
 	return append(again, "--checkpoint-dir", spec.CheckpointDir, "--resume", "auto")
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"rondo/job/jobspec"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -17,9 +18,18 @@ func TestResumeCommand(t *testing.T) {
 		"rondo train --resume 5 --steps 9":      "rondo train --steps 9" + tail,
 		"rondo train --checkpoint-dir x --json": "rondo train --json" + tail,
 	} {
-		if got := strings.Join(resumeCommand(strings.Fields(line), spec), " "); got != want {
+		if got := strings.Join(resumeCommand(strings.Fields(line), spec, false), " "); got != want {
 			t.Errorf("%s: %s", line, got)
 		}
+	}
+	// What --time has chosen is given in its place.
+	chosen := jobspec.Default()
+	chosen.CheckpointDir, chosen.Hidden, chosen.Epochs, chosen.Steps = "/x", 96, 0, 40
+	got := resumeCommand(strings.Fields("rondo train --time 5m --seed 2"), chosen, true)
+	const want = "rondo train --seed 2 --hidden 96 --epochs 0 --steps 40 " +
+		"--checkpoint-dir /x --checkpoint-dir /x --resume auto"
+	if strings.Join(got, " ") != want {
+		t.Errorf("%q", got)
 	}
 }
 

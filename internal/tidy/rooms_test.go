@@ -59,7 +59,7 @@ func processRooms() []room {
 			"internal/events", tests: "checkpoint internal/transcript k8s local worker",
 			never: kubernetes},
 		{path: "local", imports: processes + " cluster/etcdstore coordinator internal/events " +
-			"internal/flock internal/procgroup job", never: kubernetes},
+			"internal/flock internal/procgroup job job/recipe", never: kubernetes},
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events internal/web k8s/kube telemetry/metrics",
 			tests: "cluster/coordinator local"},
@@ -77,8 +77,11 @@ func processRooms() []room {
 		{path: "job/proof", imports: "audit checkpoint checkpoint/bucket corpus internal/app job " +
 			"proto/rondo/v1", never: "google.golang.org/grpc go.etcd.io"},
 		{path: "job/jobspec",
-			imports: "compute corpus/location proto/rondo/v1 rehearsal task",
+			imports: "compute corpus/location job/recipe proto/rondo/v1 rehearsal task",
 			never:   network + " " + graphs},
+		{path: "job/budget", imports: "internal/app proto/rondo/v1", tests: "job/jobspec",
+			never: network + " " + graphs},
+		{path: "job/recipe", tests: "job/jobspec proto/rondo/v1", never: network + " " + graphs},
 		{path: "internal/tidy"},
 		{path: "internal/app", imports: "internal/printable job/jobspec", never: graphs},
 		{path: "internal/certs", tests: "internal/certs/certstest internal/transcript",

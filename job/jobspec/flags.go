@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"sigs.k8s.io/yaml"
 
+	"rondo/job/recipe"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -21,7 +22,9 @@ type Flags struct {
 	set    *pflag.FlagSet
 	given  *rondov1.JobSpec
 	config string
+	recipe string // --recipe
 
+	said  map[protoreflect.Name]bool            // what the last Spec was given
 	count func(*rondov1.JobSpec) (int64, error) // for --workers auto; nil: auto is refused
 	auto  bool                                  // --workers auto was given
 }
@@ -54,6 +57,38 @@ func (f *Flags) AutoWorkers(count func(*rondov1.JobSpec) (int64, error)) {
 	workers.Usage += "; auto: one for each GPU, or one on a CPU"
 }
 
+// AddRecipe defines --recipe, whose job the flags and the YAML file override.
+func (f *Flags) AddRecipe() {
+	f.set.StringVar(&f.recipe, "recipe", "", "train as a publication did; rondo recipes lists the "+
+		"names, and their expected results. Flags and the keys of --config override the recipe's")
+}
+
+// Recipe returns the recipe of --recipe; nil: none.
+func (f *Flags) Recipe() (*recipe.Recipe, error) {
+	if f.recipe == "" {
+		return nil, nil
+	}
+	r, err := recipe.Find(f.recipe)
+	if r == nil && err == nil {
+		near := ""
+		if name := Nearest(f.recipe, recipe.Names()); name != "" {
+			near = fmt.Sprintf(", did you mean %s?", name)
+		}
+		return nil, usagef("--recipe %q: there is none of this name%s; rondo recipes lists them",
+			f.recipe, near)
+	}
+	return r, err
+}
+
+// FromRecipe returns the validated job of a recipe without any flag.
+func FromRecipe(r *recipe.Recipe) (*rondov1.JobSpec, error) {
+	spec, err := FromYAML("recipe "+r.Name, r.Job)
+	if err != nil {
+		return nil, err
+	}
+	return spec, ValidateFields(spec)
+}
+
 // autoValue lets a number's flag take the word auto.
 type autoValue struct {
 	pflag.Value
@@ -75,9 +110,18 @@ func (v *autoValue) String() string {
 }
 
 // Spec returns the validated job. Flags override the YAML file of --config, which overrides the
-// defaults.
+// recipe and the defaults.
 func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 	spec, given := unresolved(), map[protoreflect.Name]bool{}
+	r, err := f.Recipe()
+	if err != nil {
+		return nil, err
+	}
+	if r != nil {
+		if err := readYAML("recipe "+r.Name, r.Job, spec, given); err != nil {
+			return nil, err
+		}
+	}
 	if f.config != "" {
 		text, err := os.ReadFile(f.config)
 		if err != nil {
@@ -93,6 +137,7 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 			given[field.desc.Name()] = true
 		}
 	}
+	f.said = given
 	resolve(spec, given)
 	if f.auto {
 		var err error
@@ -101,6 +146,11 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 		}
 	}
 	return spec, Validate(spec)
+}
+
+// Given reports whether the last Spec had a field by its flag, --config or --recipe.
+func (f *Flags) Given(flag string) bool {
+	return f.said[protoreflect.Name(strings.ReplaceAll(flag, "-", "_"))]
 }
 
 // FromYAML reads a job's YAML over the defaults, without checking bounds. Values are written as for

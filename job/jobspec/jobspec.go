@@ -1,7 +1,7 @@
 // Package jobspec has the defaults, flags, YAML file and checks of the JobSpec message. It reads
 // them from the message's descriptor (option rondo.v1.flag), so a field, its flag and its YAML key
 // cannot disagree. It does not act on the values. It may import proto, compute for the table of
-// cells, task for the names of tasks, and rehearsal for the grammar of --inject.
+// cells, task for the names of tasks, job/recipe, and rehearsal for the grammar of --inject.
 package jobspec
 
 import (
@@ -178,6 +178,10 @@ func validateBothWays(spec *rondov1.JobSpec) error {
 }
 
 func validateRun(spec *rondov1.JobSpec) error {
+	if spec.BpttRandom && (spec.Sampling != "sequential" || spec.Bidirectional) {
+		return usagef("--bptt-random is for lanes that carry their state: leave out --sampling " +
+			"random and --bidirectional, or --bptt-random")
+	}
 	if spec.Job == "" || strings.Contains(spec.Job, "/") {
 		return usagef("--job %q: a name must not be empty or contain a slash", spec.Job)
 	}
@@ -332,7 +336,7 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,
 		SkipThroughTime: spec.SkipThroughTime,
 		Batch:           spec.Batch, Bptt: spec.Bptt, Sampling: spec.Sampling, Seed: spec.Seed,
-		Accumulate: max(1, spec.Accumulate),
+		Accumulate: max(1, spec.Accumulate), BpttRandom: spec.BpttRandom,
 	}
 	switch spec.Task {
 	case task.LM:

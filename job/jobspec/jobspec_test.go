@@ -285,6 +285,29 @@ func TestAutoWorkers(t *testing.T) {
 	}
 }
 
+// TestRecipe: flags override --config, which overrides the recipe, which overrides the defaults.
+func TestRecipe(t *testing.T) {
+	path := writeYAML(t, "hidden: 300\nembed: 300\n")
+	read := func(args string) (*rondov1.JobSpec, error) {
+		set := pflag.NewFlagSet("train", pflag.ContinueOnError)
+		flags := AddFlags(set)
+		flags.AddRecipe()
+		if err := set.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		return flags.Spec()
+	}
+	spec, err := read("--recipe zaremba-2014-small --embed 64 --eval-corpus a --config " + path)
+	if err != nil || spec.Hidden != 300 || spec.Embed != 64 || spec.Bptt != 20 ||
+		spec.Optimizer != "sgd" || spec.Seed != 1 {
+		t.Errorf("%v, %v", spec, err)
+	}
+	_, err = read("--recipe zaremba-2014-smal")
+	if err == nil || !strings.Contains(err.Error(), "did you mean zaremba-2014-small?") {
+		t.Error(err)
+	}
+}
+
 func TestWrongYAML(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"hidden: [", "job.yaml: not valid YAML"},

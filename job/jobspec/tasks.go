@@ -14,7 +14,7 @@ func tasksOf(field protoreflect.Name) []string {
 			task.HMM, task.MLP}
 	case "sampling":
 		return []string{task.LM, task.Fill, task.Regress}
-	case "activation_l2", "temporal_l2":
+	case "activation_l2", "temporal_l2", "bptt_random":
 		return []string{task.LM}
 	case "dropout_words":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill}
@@ -91,6 +91,7 @@ func networksOf(field protoreflect.Name) []string {
 	case "init":
 		return append(task.Layered(), task.MLP, task.Tree)
 	case "average", "optimizer", "lr", "lr_schedule", "warmup_steps", "lr_decay", "lr_step_every",
+		"lr_hold",
 		"lr_patience", "lr_min", "momentum", "beta1", "beta2", "rho", "epsilon", "weight_decay",
 		"clip", "clip_by", "clip_scope", "sync_every", "outer_optimizer", "outer_lr",
 		"outer_momentum", "shard_optimizer", "shard_copies", "wire", "error_feedback", "compress",

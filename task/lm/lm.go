@@ -9,6 +9,7 @@ package lm
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"rondo/model"
 	"rondo/task/ahead"
@@ -18,8 +19,12 @@ import (
 // Batches are the training tokens. What a lane reads depends on the segment, an index from 0, and
 // the lane alone.
 type Batches interface {
-	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each [T, count].
-	// One goroutine at a time calls it.
+	// Lengths returns all numbers of tokens that a lane may read in a segment. Length returns a
+	// segment's. It may be called while Fill runs.
+	Lengths() []int
+	Length(segment int64) int
+	// Fill reads a segment of the lanes [first, first+count): inputs and targets, each [L, count],
+	// with L the segment's Length. One goroutine at a time calls it.
 	Fill(ctx context.Context, segment int64, first, count int, inputs, targets []int32) error
 	// Reset reports whether the state of all lanes is zero before a segment.
 	Reset(segment int64) bool
@@ -77,8 +82,8 @@ func (t *Task) Reset(segment int64) bool { return t.cfg.Batches.Reset(segment) }
 func (t *Task) SegmentsPerEpoch() int64 { return t.cfg.Batches.SegmentsPerEpoch() }
 
 // Tokens implements train.Task.
-func (t *Task) Tokens(_ int64, lanes train.Lanes) int64 {
-	return int64(lanes.Count) * int64(t.cfg.BPTT)
+func (t *Task) Tokens(segment int64, lanes train.Lanes) int64 {
+	return int64(lanes.Count) * int64(t.cfg.Batches.Length(segment))
 }
 
 // Targets implements train.Task: one per token that is read.
@@ -107,20 +112,33 @@ func (t *Task) Sample(ctx context.Context, step int64) (string, error) {
 
 // Open implements train.Task.
 func (t *Task) Open(lanes int) (train.Seat, error) {
-	s, err := t.NewSegment(t.cfg.BPTT, lanes)
-	if err != nil {
-		return nil, err
+	s := &Seat{task: t, numbers: make([]int, lanes), longest: slices.Max(t.cfg.Batches.Lengths())}
+	for _, T := range append([]int{t.cfg.BPTT}, t.cfg.Batches.Lengths()...) {
+		if slices.ContainsFunc(s.segments, func(g *model.Segment) bool { return g.T == T }) {
+			continue
+		}
+		g, err := t.NewSegment(T, lanes)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.segments = append(s.segments, g)
 	}
-	return &Seat{Segment: s, task: t, numbers: make([]int, lanes)}, nil
+	s.Segment = s.segments[0]
+	return s, nil
 }
 
 // Replay implements train.Task.
 func (t *Task) Replay(lanes train.Lanes) (train.Replay, error) {
-	e, err := t.NewEvaluator(t.cfg.BPTT, lanes.Count)
+	T, lengths := 1, t.cfg.Batches.Lengths()
+	if len(lengths) == 1 {
+		T = lengths[0]
+	}
+	e, err := t.NewEvaluator(T, lanes.Count)
 	if err != nil {
 		return nil, err
 	}
-	n := t.cfg.BPTT * lanes.Count
+	n := slices.Max(lengths) * lanes.Count
 	return &replay{Evaluator: e, batches: t.cfg.Batches, lanes: lanes, batch: newBatch(n)}, nil
 }
 
@@ -134,10 +152,16 @@ type replay struct {
 
 // Advance implements train.Replay.
 func (r *replay) Advance(ctx context.Context, segment int64) error {
+	r.batch.cut(r.batches.Length(segment) * r.lanes.Count)
 	err := r.batches.Fill(ctx, segment, r.lanes.First, r.lanes.Count, r.batch.inputs,
 		r.batch.targets)
 	if err != nil {
 		return err
 	}
-	return r.Evaluator.Advance(r.batch.inputs)
+	for inputs := range slices.Chunk(r.batch.inputs, r.T*r.lanes.Count) {
+		if err := r.Evaluator.Advance(inputs); err != nil {
+			return err
+		}
+	}
+	return nil
 }

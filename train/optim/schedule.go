@@ -13,7 +13,7 @@ type ScheduleKind string
 const (
 	// Constant is r.
 	Constant ScheduleKind = "constant"
-	// StepDecay is r * Decay^floor(k/Every).
+	// StepDecay is r * Decay^max(0, floor(k/Every)+1-Hold).
 	StepDecay ScheduleKind = "step"
 	// Cosine is m + (r-m) (1 + cos(pi k/(S-W))) / 2 (Loshchilov and Hutter, arXiv:1608.03983,
 	// without restarts).
@@ -33,6 +33,7 @@ type Schedule struct {
 	Warmup   int64   // steps
 	Decay    float64 // the factor of StepDecay and OnPlateau, in (0, 1]
 	Every    int64   // steps between the decays of StepDecay; 0: one epoch
+	Hold     int64   // the first decay of StepDecay comes after Hold times Every steps; 0: 1
 	Patience int64   // measurements that OnPlateau waits for a better loss
 }
 
@@ -56,6 +57,8 @@ func (s Schedule) Validate() error {
 		return fmt.Errorf("--lr-decay %v: must be above 0 and at most 1", s.Decay)
 	case s.Every < 0:
 		return fmt.Errorf("--lr-step-every %d: must be at least 0", s.Every)
+	case s.Hold < 0:
+		return fmt.Errorf("--lr-hold %d: must be at least 0", s.Hold)
 	case s.Patience < 0:
 		return fmt.Errorf("--lr-patience %d: must be at least 0", s.Patience)
 	}
@@ -73,7 +76,7 @@ func (s Schedule) At(step, steps, reductions int64) float64 {
 	rate := s.Rate
 	switch s.Kind {
 	case StepDecay:
-		rate *= math.Pow(s.Decay, float64(k/s.Every))
+		rate *= math.Pow(s.Decay, float64(max(0, k/s.Every+1-max(1, s.Hold))))
 	case Cosine:
 		rate = s.Min + (s.Rate-s.Min)*(1+math.Cos(math.Pi*progress))/2
 	case Linear:

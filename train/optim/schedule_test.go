@@ -25,6 +25,13 @@ func TestSchedules(t *testing.T) {
 			}
 		}
 	}
+	held := base
+	held.Kind, held.Hold = StepDecay, 3
+	for step, want := range map[int64]float64{10: 2, 84: 2, 85: 1, 109: 1} {
+		if got := held.At(step, steps, 0); got != want {
+			t.Errorf("step at %d, held for 3 periods: %v, want %v", step, got, want)
+		}
+	}
 	s := base
 	s.Kind = OnPlateau
 	for n, want := range []float64{2, 1, 0.5, 0.5} { // no lower than Min

@@ -201,6 +201,7 @@ type JobSpec struct {
 	// Training.
 	Batch          int64   `protobuf:"varint,30,opt,name=batch,proto3" json:"batch,omitempty"`
 	Bptt           int64   `protobuf:"varint,31,opt,name=bptt,proto3" json:"bptt,omitempty"`
+	BpttRandom     bool    `protobuf:"varint,420,opt,name=bptt_random,json=bpttRandom,proto3" json:"bptt_random,omitempty"`
 	Sampling       string  `protobuf:"bytes,32,opt,name=sampling,proto3" json:"sampling,omitempty"`
 	Optimizer      string  `protobuf:"bytes,33,opt,name=optimizer,proto3" json:"optimizer,omitempty"`
 	Lr             float64 `protobuf:"fixed64,34,opt,name=lr,proto3" json:"lr,omitempty"`
@@ -208,6 +209,7 @@ type JobSpec struct {
 	WarmupSteps    int64   `protobuf:"varint,36,opt,name=warmup_steps,json=warmupSteps,proto3" json:"warmup_steps,omitempty"`
 	LrDecay        float64 `protobuf:"fixed64,37,opt,name=lr_decay,json=lrDecay,proto3" json:"lr_decay,omitempty"`
 	LrStepEvery    int64   `protobuf:"varint,38,opt,name=lr_step_every,json=lrStepEvery,proto3" json:"lr_step_every,omitempty"`
+	LrHold         int64   `protobuf:"varint,421,opt,name=lr_hold,json=lrHold,proto3" json:"lr_hold,omitempty"`
 	LrPatience     int64   `protobuf:"varint,39,opt,name=lr_patience,json=lrPatience,proto3" json:"lr_patience,omitempty"`
 	LrMin          float64 `protobuf:"fixed64,40,opt,name=lr_min,json=lrMin,proto3" json:"lr_min,omitempty"`
 	Momentum       float64 `protobuf:"fixed64,41,opt,name=momentum,proto3" json:"momentum,omitempty"`
@@ -852,6 +854,13 @@ func (x *JobSpec) GetBptt() int64 {
 	return 0
 }
 
+func (x *JobSpec) GetBpttRandom() bool {
+	if x != nil {
+		return x.BpttRandom
+	}
+	return false
+}
+
 func (x *JobSpec) GetSampling() string {
 	if x != nil {
 		return x.Sampling
@@ -897,6 +906,13 @@ func (x *JobSpec) GetLrDecay() float64 {
 func (x *JobSpec) GetLrStepEvery() int64 {
 	if x != nil {
 		return x.LrStepEvery
+	}
+	return 0
+}
+
+func (x *JobSpec) GetLrHold() int64 {
+	if x != nil {
+		return x.LrHold
 	}
 	return 0
 }
@@ -1400,7 +1416,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xbc\xbe\x01\n" +
+	"\x04_max\"\xb3\xc1\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
@@ -1571,7 +1587,10 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x05batch\x18\x1e \x01(\x03B[\xaa\xbb\x18W\n" +
 	"?lanes: sequences in the global batch, for any number of workers\x12\x0232!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x05batch\x12\xae\x01\n" +
 	"\x04bptt\x18\x1f \x01(\x03B\x99\x01\xaa\xbb\x18\x94\x01\n" +
-	"|tokens of each lane that a step reads and backpropagates through; ngram and hmm: 65536, reservoir: 16384, unless it is given\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\xe0\x01\n" +
+	"|tokens of each lane that a step reads and backpropagates through; ngram and hmm: 65536, reservoir: 16384, unless it is given\x12\x0235!\x00\x00\x00\x00\x00\x00\xf0?)\x00\x00\x00\x00\x00\x000AR\x04bptt\x12\x85\x02\n" +
+	"\vbptt_random\x18\xa4\x03 \x01(\bB\xe2\x01\xaa\xbb\x18\xdd\x01\n" +
+	"\xda\x01draw the length of each segment (Merity et al. 2018): --bptt and a normal error of 5, or, once in 20, half of it; the learning rate is multiplied by length/--bptt. An error is -9, 0 or 9, so that there are four lengthsR\n" +
+	"bpttRandom\x12\xe0\x01\n" +
 	"\bsampling\x18  \x01(\tB\xc3\x01\xaa\xbb\x18\xbe\x01\n" +
 	"\x9b\x01sequential: carry the hidden state from segment to segment; random: begin each segment at zero; fill and lm --bidirectional carry no state: the order alone\x12\n" +
 	"sequential\x1a\n" +
@@ -1588,7 +1607,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\blr_decay\x18% \x01(\x01BE\xaa\xbb\x18A\n" +
 	"(factor of the step and plateau schedules\x12\x030.5!\x8d\xed\xb5\xa0\xf7ư>)\x00\x00\x00\x00\x00\x00\xf0?R\alrDecay\x12m\n" +
 	"\rlr_step_every\x18& \x01(\x03BI\xaa\xbb\x18E\n" +
-	"7steps between decays of the step schedule; 0: one epoch\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vlrStepEvery\x12x\n" +
+	"7steps between decays of the step schedule; 0: one epoch\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\vlrStepEvery\x12m\n" +
+	"\alr_hold\x18\xa5\x03 \x01(\x03BS\xaa\xbb\x18O\n" +
+	"Atimes --lr-step-every before the first decay of the step schedule\x12\x011!\x00\x00\x00\x00\x00\x00\xf0?R\x06lrHold\x12x\n" +
 	"\vlr_patience\x18' \x01(\x03BW\xaa\xbb\x18S\n" +
 	"Eevaluations (epochs without any) that plateau waits for a better loss\x12\x013!\x00\x00\x00\x00\x00\x00\x00\x00R\n" +
 	"lrPatience\x12N\n" +
