@@ -90,7 +90,7 @@ soak: deps ## train under a rain of at least 500 faults, and compare
 
 .PHONY: integration-k8s
 integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/README.md asks for
-	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 40m ./integration/k8s
+	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 120m ./integration/k8s
 
 .PHONY: nightly
 nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing, other systems

@@ -31,8 +31,10 @@ const (
 // Limits of the waits.
 const (
 	commandTimeout = 3 * time.Minute // one command
-	nodeTimeout    = 2 * time.Minute // for a node to be ready, or not
-	pollInterval   = 100 * time.Millisecond
+	// buildTimeout is for one program or image with a cold build cache on two busy cores.
+	buildTimeout = 30 * time.Minute
+	nodeTimeout  = 2 * time.Minute // for a node to be ready, or not
+	pollInterval = 100 * time.Millisecond
 )
 
 // cluster is the cluster under test, as a test sees it.
@@ -92,11 +94,11 @@ func (c *cluster) cut(t *testing.T) func(verb, node string, args ...string) stri
 // its standard error.
 func output(t *testing.T, input, name string, args ...string) (string, error) {
 	t.Helper()
-	return run(context.Background(), input, name, args...)
+	return run(commandTimeout, input, name, args...)
 }
 
-func run(ctx context.Context, input, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
+func run(limit time.Duration, input, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.WaitDelay = time.Second

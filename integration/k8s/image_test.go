@@ -72,14 +72,3 @@ func layerOf(program string) (io.Reader, error) {
 	}
 	return &out, w.Close()
 }
-
-// program builds a static Go program in a folder, and returns its path.
-func program(t *testing.T, dir, pkg, name string) string {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if _, err := output(t, "", "env", "CGO_ENABLED=0", "go", "build", "-C", dir, "-o", file,
-		"-trimpath", "-ldflags", "-s -w", pkg); err != nil {
-		t.Fatal(err)
-	}
-	return file
-}

@@ -42,7 +42,7 @@ func (c *cluster) ours(t *testing.T) string {
 		return image
 	}
 	c.image(t, builtImage, func(t *testing.T, archive string) {
-		if _, err := output(t, "", "make", "-C", "../..", "image",
+		if _, err := run(buildTimeout, "", "make", "-C", "../..", "image",
 			"IMAGE_FLAGS=-tag "+builtImage+" -output "+archive); err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func (c *cluster) ours(t *testing.T) string {
 var command = sync.OnceValues(func() (string, error) {
 	file, err := filepath.Abs("../../bin/rondo-k8s-test") // kept: building it takes long
 	if err == nil {
-		_, err = run(context.Background(), "", "go", "build", "-o", file, "../../cmd/rondo")
+		_, err = run(buildTimeout, "", "go", "build", "-o", file, "../../cmd/rondo")
 	}
 	return file, err
 })

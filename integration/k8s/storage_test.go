@@ -42,7 +42,7 @@ func gateway(t *testing.T) string {
 	if _, err := os.Stat(file); err == nil {
 		return file
 	}
-	if _, err := output(t, "", "env", "CGO_ENABLED=0", "GOBIN="+folder, "go", "install",
+	if _, err := run(buildTimeout, "", "env", "CGO_ENABLED=0", "GOBIN="+folder, "go", "install",
 		gatewayModule); err != nil {
 		t.Fatal(err)
 	}
