@@ -92,6 +92,7 @@ func (s *Sampler) Reset(step int64) bool {
 const (
 	purposeOffset = iota
 	purposeShuffle
+	purposeDocuments // of --shuffle-documents, in no epoch
 )
 
 // Offset returns the position of the first of the T+1 tokens that the lane reads at the step: T

@@ -27,7 +27,7 @@ func flagGroups() []flagGroup {
 			"labels", "spot", "queue", "jobset", "monitoring", "etcd-storage", "s3-secret",
 			"s3-identity", "s3-cidr", "wait", "timeout", "dry-run"}},
 		{"Data", []string{"tokenizer", "vocabulary-size", "normalize", "eos", "text-field",
-			"min-frequency", "max-tokens", "validation-fraction", "eval-corpus", "vectors",
+			"shuffle-documents", "min-frequency", "max-tokens", "validation-fraction", "eval-corpus", "vectors",
 			"sampling", "max-length", "max-examples"}},
 		{"Model", []string{"task", "embed", "bidirectional", "hidden-backward", "blanks", "pool",
 			"decoder-context", "vector-as", "ends", "attention", "feedback", "target",
