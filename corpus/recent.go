@@ -3,7 +3,7 @@ package corpus
 import "encoding/binary"
 
 const (
-	recentBits = 12
+	recentBits = 15
 	shortBytes = 7 // of a word that has a shortKey
 )
 
