@@ -28,7 +28,7 @@ type keyCounter struct {
 	index  map[string]int // key to its place in counts
 	counts []int64
 	runs   []*os.File
-	short  [8]byte
+	short  [16]byte           // a word of recent
 	recent recentWords[int64] // occurrences that are in no count yet
 }
 
@@ -39,8 +39,8 @@ func newKeyCounter(dir string, limit int) *keyCounter {
 
 // add counts one occurrence of key. The caller may reuse key.
 func (t *keyCounter) add(key []byte) error {
-	short := shortKey(key)
-	if short == 0 {
+	short := shortKeyOf(key)
+	if short == (shortKey{}) {
 		return t.addCount(key, 1)
 	}
 	r := &t.recent[t.recent.place(short)]
@@ -50,17 +50,17 @@ func (t *keyCounter) add(key []byte) error {
 	}
 	last, n := r.key, r.value
 	r.key, r.value = short, 1
-	if last == 0 {
+	if last == (shortKey{}) {
 		return nil
 	}
-	return t.addCount(shortWord(last, &t.short), n)
+	return t.addCount(last.word(&t.short), n)
 }
 
 // addRecent adds up what is in recent.
 func (t *keyCounter) addRecent() error {
 	for _, r := range t.recent {
-		if r.key != 0 {
-			if err := t.addCount(shortWord(r.key, &t.short), r.value); err != nil {
+		if r.key != (shortKey{}) {
+			if err := t.addCount(r.key.word(&t.short), r.value); err != nil {
 				return err
 			}
 		}

@@ -4,14 +4,14 @@ import "encoding/binary"
 
 const (
 	recentBits = 15
-	shortBytes = 7 // of a word that has a shortKey
+	shortBytes = 15 // of a word that has a shortKey
 )
 
 // recentWords has a number for each of the words last met, short ones, in a table that stays in the
 // processor's cache: most words of a text are among few. A word takes the place of another that has
 // its hash.
 type recentWords[N int32 | int64] []struct {
-	key   uint64 // 0: empty
+	key   shortKey // zero: empty
 	value N
 }
 
@@ -20,30 +20,38 @@ func newRecentWords[N int32 | int64]() recentWords[N] {
 }
 
 // place is where a key is, if it is there.
-func (recentWords[N]) place(key uint64) uint64 {
-	return key * 0x9E3779B97F4A7C15 >> (64 - recentBits)
+func (recentWords[N]) place(key shortKey) uint64 {
+	return (key[0] ^ key[1]*0xBF58476D1CE4E5B9) * 0x9E3779B97F4A7C15 >> (64 - recentBits)
 }
 
-// shortKey is a number for a short word, and for no other: its bytes, with its length at the top. It
-// is 0 for an empty or a longer word.
-func shortKey(word []byte) uint64 {
+// shortKey is the bytes of a short word, with its length at the end. It is zero for an empty or a
+// longer word.
+type shortKey [2]uint64
+
+func shortKeyOf(word []byte) (key shortKey) {
 	n := len(word)
-	if n > shortBytes {
-		return 0
+	if n == 0 || n > shortBytes {
+		return key
 	}
-	var key uint64
-	if cap(word) >= 8 { // what follows in memory is cut off
-		key = binary.LittleEndian.Uint64(word[:8]) & (1<<(8*n) - 1)
+	if cap(word) < 16 {
+		var whole [16]byte
+		copy(whole[:], word)
+		word = whole[:n]
+	}
+	// What follows the word in memory is cut off.
+	key[0] = binary.LittleEndian.Uint64(word[:8])
+	if n < 8 {
+		key[0] &= 1<<(8*n) - 1
 	} else {
-		for i, c := range word {
-			key |= uint64(c) << (8 * i)
-		}
+		key[1] = binary.LittleEndian.Uint64(word[8:16]) & (1<<(8*(n-8)) - 1)
 	}
-	return key | uint64(n)<<56
+	key[1] |= uint64(n) << 56
+	return key
 }
 
-// shortWord writes the word of a key, which is not 0, to to.
-func shortWord(key uint64, to *[8]byte) []byte {
-	binary.LittleEndian.PutUint64(to[:], key)
-	return to[:key>>56]
+// word writes the word of a key to to.
+func (k shortKey) word(to *[16]byte) []byte {
+	binary.LittleEndian.PutUint64(to[:8], k[0])
+	binary.LittleEndian.PutUint64(to[8:], k[1])
+	return to[:k[1]>>56]
 }

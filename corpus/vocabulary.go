@@ -280,9 +280,9 @@ func (v *Vocabulary) tokenEncoder(ctx context.Context, unit Unit) encoding {
 		recent := newRecentWords[int32]()
 		return func(ids []int32, text []byte, _ piece) ([]int32, error) {
 			err := eachWord(text, func(word []byte) error {
-				key := shortKey(word)
+				key := shortKeyOf(word)
 				r := &recent[recent.place(key)]
-				if key == 0 {
+				if key == (shortKey{}) {
 					ids = append(ids, v.ids[string(word)])
 					return nil
 				}
