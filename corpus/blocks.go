@@ -210,8 +210,8 @@ type file struct {
 
 // scanTexts reads files side by side, cuts them into blocks, and has these worked on by as many
 // goroutines as there are processors: each calls a function of its own, which start makes. take is
-// called with the results in the order of the text, by one goroutine. Memory is bounded, whatever the
-// corpus has. An error is that of the first place in the text that has one.
+// called with the results in the order of the text, by one goroutine. Memory is bounded, whatever
+// the corpus has. An error is that of the first place in the text that has one.
 func scanTexts[R any](
 	ctx context.Context, t Tokenizer, read reading, start func() func(block) (R, error),
 	take func(R) error,
@@ -265,8 +265,8 @@ func scanTexts[R any](
 	return group.Wait()
 }
 
-// readAhead opens as many files at a time as there are processors, and passes on their blocks in the
-// order of the files.
+// readAhead opens as many files at a time as there are processors, and passes on their blocks in
+// the order of the files.
 func readAhead(
 	ctx context.Context, group *errgroup.Group, t Tokenizer, read reading, texts memory,
 	pass func(block) error,

@@ -179,9 +179,9 @@ func (c cache) lock(ctx context.Context, key string) (unlock func(), err error) 
 	}
 }
 
-// evict removes the least recently used token files, and lists of files, beyond maxCachedFiles, and old partial files of
-// killed processes. A process that has a removed file open can still read it. Errors are ignored:
-// the next build tries again.
+// evict removes the least recently used token files, and lists of files, beyond maxCachedFiles, and
+// old partial files of killed processes. A process that has a removed file open can still read it.
+// Errors are ignored: the next build tries again.
 func (c cache) evict(keep string) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

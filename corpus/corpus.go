@@ -1,12 +1,13 @@
 // Package corpus turns text into tokens and tokens into the lanes that training reads.
 //
 // Open reads a text (the embedded one, files, folders, or objects in blob storage; plain, .gz or
-// .zst, as a whole or as documents in the lines of a .jsonl or the rows of a .parquet), splits it into characters, words or
-// subwords, and builds a vocabulary or takes the given one. It writes the token ids
-// once, to a file in a cache folder; all later reads are ranges of that file. Neither the text nor
-// its tokens are held in memory, so a corpus may be larger than memory. A Sampler says which tokens
-// each lane reads at each step; it is a pure function. A Reader fetches them in time-major order.
-// An Evaluation covers a range of tokens exactly once. Measure counts n-grams and fits Zipf's law.
+// .zst, as a whole or as documents in the lines of a .jsonl or the rows of a .parquet), splits it
+// into characters, words or subwords, and builds a vocabulary or takes the given one. It writes the
+// token ids once, to a file in a cache folder; all later reads are ranges of that file. Neither the
+// text nor its tokens are held in memory, so a corpus may be larger than memory. A Sampler says
+// which tokens each lane reads at each step; it is a pure function. A Reader fetches them in
+// time-major order. An Evaluation covers a range of tokens exactly once. Measure counts n-grams and
+// fits Zipf's law.
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
 // URLs passes a function that opens buckets. It imports internal/flock, corpus/location,
@@ -47,8 +48,8 @@ type Config struct {
 	// Reserved tokens follow <unk>, and EndOfText if it is inserted, in a new vocabulary, in this
 	// order. They are ignored when Vocabulary is given.
 	Reserved []string
-	// MaxTokens keeps only the first tokens, of shuffled documents too; 0 keeps all. The vocabulary is still built from the
-	// whole text.
+	// MaxTokens keeps only the first tokens, of shuffled documents too; 0 keeps all. The vocabulary
+	// is still built from the whole text.
 	MaxTokens int64
 	// SubwordFile is the tokenizer.json of a Subword tokenizer: a path or the URL of an object.
 	// Empty: one of Subwords tokens is trained on the text. Both are ignored when Vocabulary is
@@ -94,9 +95,9 @@ type Corpus struct {
 }
 
 // Open tokenises the source, or finds its token file in the cache. One process per host tokenises;
-// others that start at the same time wait for it until ctx ends. A token file is known by the content
-// of the text, wherever it lies. Open rebuilds a damaged one; the ids of a large one are verified when
-// they are read.
+// others that start at the same time wait for it until ctx ends. A token file is known by the
+// content of the text, wherever it lies. Open rebuilds a damaged one; the ids of a large one are
+// verified when they are read.
 func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -20,8 +20,8 @@ import (
 type File struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"`
-	// Digest is "sha256:" and the content's in hexadecimal. Of an object it is "object:" and that of
-	// what its store says of it, so that it is not read for this.
+	// Digest is "sha256:" and the content's in hexadecimal. Of an object it is "object:" and that
+	// of what its store says of it, so that it is not read for this.
 	Digest string `json:"digest"`
 }
 

@@ -77,7 +77,8 @@ func TestChangedFiles(t *testing.T) {
 		{Files{a, b}, Files{moved, b}, ""},
 		{Files{a, b}, Files{longer, b}, "x/a.txt has 9 bytes instead of 3"},
 		{Files{a, b}, Files{other, b},
-			"x/a.txt has 3 bytes, as now, but sha256:555555555555... instead of sha256:111111111111..."},
+			"x/a.txt has 3 bytes, as now, but sha256:555555555555... instead of " +
+				"sha256:111111111111..."},
 		{Files{a, c}, Files{a, b, c}, "there are 3 files instead of 2: x/b.txt too"},
 		{Files{a, b, c}, Files{a, c}, "there are 2 files instead of 3: not x/b.txt"},
 		{Files{a, b}, Files{a}, "there are 1 files instead of 2: not x/b.txt"},
@@ -91,8 +92,8 @@ func TestChangedFiles(t *testing.T) {
 	}
 }
 
-// The tokens of many files are in the files' order for any number of processors, and so is the first
-// error.
+// The tokens of many files are in the files' order for any number of processors, and so is the
+// first error.
 func TestManyFiles(t *testing.T) {
 	content := map[string]string{}
 	var whole strings.Builder
@@ -111,7 +112,8 @@ func TestManyFiles(t *testing.T) {
 	for _, unit := range []Unit{Char, Word} {
 		for _, threads := range []int{1, 3} {
 			was := runtime.GOMAXPROCS(threads)
-			c := open(t, Config{Source: folder, Tokenizer: split(unit, None), CacheDir: t.TempDir()})
+			c := open(t, Config{Source: folder, Tokenizer: split(unit, None),
+				CacheDir: t.TempDir()})
 			_, err := Open(t.Context(), Config{Source: wrong, Tokenizer: split(unit, None),
 				CacheDir: t.TempDir()})
 			runtime.GOMAXPROCS(was)

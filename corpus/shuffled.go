@@ -47,7 +47,8 @@ func (s *shuffled) Len() int64 { return s.file.count }
 // ReadTokens implements Tokens. It does not allocate and may be called concurrently.
 func (s *shuffled) ReadTokens(dst []int32, off int64) error {
 	checkRange(int64(len(dst)), off, s.Len())
-	for i := sort.Search(len(s.before), func(i int) bool { return s.before[i] > off }) - 1; len(dst) > 0; i++ {
+	i := sort.Search(len(s.before), func(i int) bool { return s.before[i] > off }) - 1
+	for ; len(dst) > 0; i++ {
 		next := s.Len()
 		if i+1 < len(s.before) {
 			next = s.before[i+1]

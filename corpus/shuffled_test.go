@@ -103,11 +103,13 @@ func TestParquetTexts(t *testing.T) {
 	cfg := Config{Source: path, CacheDir: t.TempDir(),
 		Tokenizer: Tokenizer{Unit: Word, Normalize: None, Ends: DocumentEnds}}
 	c := open(t, cfg)
-	if got := documents(c, all(t, c.Tokens())); !slices.Equal(got, []string{"first \u00e9\n", "second\n", ""}) {
+	want := []string{"first \u00e9\n", "second\n", ""}
+	if got := documents(c, all(t, c.Tokens())); !slices.Equal(got, want) {
 		t.Errorf("documents %q", got)
 	}
 	var streamed int
-	err := readDocuments("docs.parquet", "text", struct{ *bytes.Buffer }{bytes.NewBuffer(file.Bytes())},
+	stream := struct{ io.Reader }{bytes.NewReader(file.Bytes())}
+	err := readDocuments("docs.parquet", "text", stream,
 		func(io.Reader) error { streamed++; return nil })
 	if err != nil || streamed != 2 {
 		t.Errorf("%d documents of a stream, %v", streamed, err)

@@ -41,8 +41,8 @@ const (
 	maxHeaderBytes   = 1 << 30
 	// maxDocuments bounds the memory for the ends of documents. Of more, none are kept.
 	maxDocuments = 1 << 24
-	// maxEager is the size up to which all ids are verified when a file is opened. Those of a larger
-	// file are verified block by block, each when it is first read.
+	// maxEager is the size up to which all ids are verified when a file is opened. Those of a
+	// larger file are verified block by block, each when it is first read.
 	maxEager = 64 << 20
 )
 
@@ -256,8 +256,8 @@ func (t *TokenFile) Digest() [sha256.Size]byte { return t.digest }
 // Close releases the file.
 func (t *TokenFile) Close() error { return t.close() }
 
-// openTokenFile opens a token file and verifies its header, and the ids of one that is not large. The
-// error wraps errCorrupt if the content is wrong, but not if reading fails.
+// openTokenFile opens a token file and verifies its header, and the ids of one that is not large.
+// The error wraps errCorrupt if the content is wrong, but not if reading fails.
 func openTokenFile(ctx context.Context, path string) (*TokenFile, error) {
 	file, err := os.Open(path)
 	if err != nil {

@@ -40,8 +40,8 @@ func InSplit(name, split string) bool {
 	return false
 }
 
-// Above returns the folder of all that a pattern matches. Another location is returned as it is, but
-// for a split's name.
+// Above returns the folder of all that a pattern matches. Another location is returned as it is,
+// but for a split's name.
 func Above(location string) string {
 	location, _ = Split(location)
 	if !strings.Contains(location, "://") {
