@@ -103,15 +103,20 @@ func (c cache) find(ctx context.Context, path string) (*TokenFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("token cache: %w", err)
 	}
+	c.use(path)
+	return file, nil
+}
+
+// use notes that a file is used.
+func (c cache) use(path string) {
 	now := time.Now()
 	// The time of use matters only for eviction, so a read-only cache works too.
 	_ = os.Chtimes(path, now, now)
-	return file, nil
 }
 
 // write builds a file under a temporary name, syncs it and renames it.
 func (c cache) write(path string, build func(dst io.WriteSeeker) error) (err error) {
-	partial := strings.TrimSuffix(path, tokenFileSuffix) + partialSuffix
+	partial := strings.TrimSuffix(path, filepath.Ext(path)) + partialSuffix
 	file, err := os.OpenFile(partial, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return fmt.Errorf("token cache: %w", err)
@@ -174,34 +179,38 @@ func (c cache) lock(ctx context.Context, key string) (unlock func(), err error) 
 	}
 }
 
-// evict removes the least recently used token files beyond maxCachedFiles, and old partial files of
-// killed processes. A process that has a removed file open can still read it. Errors are ignored:
-// the next build tries again.
+// evict removes the least recently used token files, and lists of files, beyond maxCachedFiles, and
+// old partial files of killed processes. A process that has a removed file open can still read it.
+// Errors are ignored: the next build tries again.
 func (c cache) evict(keep string) {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return
 	}
-	var files []fs.FileInfo
+	files := map[string][]fs.FileInfo{} // by suffix
 	for _, entry := range entries {
 		info, err := entry.Info()
 		if err != nil {
 			continue
 		}
 		path := filepath.Join(c.dir, entry.Name())
-		switch filepath.Ext(entry.Name()) {
+		switch suffix := filepath.Ext(entry.Name()); suffix {
 		case partialSuffix:
 			if time.Since(info.ModTime()) > abandonedAfter {
 				os.Remove(path)
 			}
-		case tokenFileSuffix:
+		case tokenFileSuffix, filesSuffix:
 			if path != keep {
-				files = append(files, info)
+				files[suffix] = append(files[suffix], info)
 			}
 		}
 	}
-	slices.SortFunc(files, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
-	for i := maxCachedFiles - 1; i < len(files); i++ {
-		os.Remove(filepath.Join(c.dir, files[i].Name()))
+	for _, files := range files {
+		slices.SortFunc(files, func(a, b fs.FileInfo) int {
+			return b.ModTime().Compare(a.ModTime())
+		})
+		for i := maxCachedFiles - 1; i < len(files); i++ {
+			os.Remove(filepath.Join(c.dir, files[i].Name()))
+		}
 	}
 }

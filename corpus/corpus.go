@@ -1,17 +1,18 @@
 // Package corpus turns text into tokens and tokens into the lanes that training reads.
 //
 // Open reads a text (the embedded one, files, folders, or objects in blob storage; plain, .gz or
-// .zst, as a whole or as documents in the lines of a .jsonl), splits it into characters, words or
-// subwords, and builds a vocabulary or takes the given one. It writes the token ids
-// once, to a file in a cache folder; all later reads are ranges of that file. Neither the text nor
-// its tokens are held in memory, so a corpus may be larger than memory. A Sampler says which tokens
-// each lane reads at each step; it is a pure function. A Reader fetches them in time-major order.
-// An Evaluation covers a range of tokens exactly once. Measure counts n-grams and fits Zipf's law.
+// .zst, as a whole or as documents in the lines of a .jsonl or the rows of a .parquet), splits it
+// into characters, words or subwords, and builds a vocabulary or takes the given one. It writes the
+// token ids once, to a file in a cache folder; all later reads are ranges of that file. Neither the
+// text nor its tokens are held in memory, so a corpus may be larger than memory. A Sampler says
+// which tokens each lane reads at each step; it is a pure function. A Reader fetches them in
+// time-major order. An Evaluation covers a range of tokens exactly once. Measure counts n-grams and
+// fits Zipf's law.
 //
 // The package knows nothing of models, workers or storage credentials. A caller that wants blob
 // URLs passes a function that opens buckets. It imports internal/flock, corpus/location,
-// corpus/subword and, outside of this module, gocloud.dev/blob, klauspost/compress/zstd and
-// golang.org/x/sync/errgroup.
+// corpus/subword and, outside of this module, gocloud.dev/blob, klauspost/compress/zstd,
+// parquet-go and golang.org/x/sync/errgroup.
 package corpus
 
 import (
@@ -32,19 +33,23 @@ import (
 type Config struct {
 	// Source is builtin:opticks, the path of a file, or the URL of an object (s3://bucket/key). For
 	// Open it may also be a folder (of a bucket: with / at its end), a pattern (texts/*.txt), or
-	// several of these, separated by commas; a .zip has one .txt or .jsonl.
+	// several of these, separated by commas; a .zip has one .txt or .jsonl. #train, #valid or #test
+	// at the end of a folder or a pattern is its files with that word in their names.
 	Source    string
 	Tokenizer Tokenizer
-	// TextField is the field of a .jsonl's objects that holds the text; empty: DefaultField. Only
-	// Open reads it.
+	// TextField is the field of a .jsonl's objects, or the column of a .parquet, that holds the
+	// text; empty: DefaultField. Only Open reads it.
 	TextField string
+	// ShuffleDocuments puts the documents in an order that Seed draws. Only Open reads it.
+	ShuffleDocuments bool
+	Seed             uint64
 	// MinFrequency: rarer tokens become <unk>. It is ignored when Vocabulary is given.
 	MinFrequency int64
 	// Reserved tokens follow <unk>, and EndOfText if it is inserted, in a new vocabulary, in this
 	// order. They are ignored when Vocabulary is given.
 	Reserved []string
-	// MaxTokens keeps only the first tokens; 0 keeps all. The vocabulary is still built from the
-	// whole text.
+	// MaxTokens keeps only the first tokens, of shuffled documents too; 0 keeps all. The vocabulary
+	// is still built from the whole text.
 	MaxTokens int64
 	// SubwordFile is the tokenizer.json of a Subword tokenizer: a path or the URL of an object.
 	// Empty: one of Subwords tokens is trained on the text. Both are ignored when Vocabulary is
@@ -83,13 +88,16 @@ func (c Config) validate() error {
 // Corpus is a tokenised text. Its methods may be called concurrently.
 type Corpus struct {
 	file      *TokenFile
+	files     Files
 	tokens    Tokens
 	tokenizer Tokenizer
+	order     string // of documents, for the fingerprint; empty: that of the text
 }
 
 // Open tokenises the source, or finds its token file in the cache. One process per host tokenises;
-// others that start at the same time wait for it until ctx ends. Open verifies the checksum of the
-// whole token file and rebuilds a damaged one.
+// others that start at the same time wait for it until ctx ends. A token file is known by the
+// content of the text, wherever it lies. Open rebuilds a damaged one; the ids of a large one are
+// verified when they are read.
 func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -112,30 +120,41 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 			return nil, err
 		}
 	}
-	id := identify(src.identity(), cfg)
-	if src.jsonLines() {
+	store, err := openCache(cfg.CacheDir)
+	if err != nil {
+		return nil, err
+	}
+	files, err := src.files(ctx, store)
+	if err != nil {
+		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
+	}
+	id := identify(files.content(), cfg)
+	if src.hasFields() {
 		id.TextField = field
 	}
 	if cfg.Tokenizer.marksEnds() {
 		id.Ends = cfg.Tokenizer.Ends
 	}
-	file, err := cachedTokens(ctx, cfg, id, func(scratch string, dst io.WriteSeeker) error {
-		return buildTokens(ctx, src, scratch, cfg, func(h Header) (*TokenWriter, error) {
+	file, err := store.tokens(ctx, id.key(), func(dst io.WriteSeeker) error {
+		return buildTokens(ctx, src, store.dir, cfg, func(h Header) (*TokenWriter, error) {
 			return newTokenWriter(dst, id, h)
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
 	}
-	count := file.count
+	c := &Corpus{file: file, files: files, tokens: file, tokenizer: cfg.Tokenizer}
+	if cfg.ShuffleDocuments {
+		if c.tokens, err = shuffle(file, cfg.Seed); err != nil {
+			file.Close()
+			return nil, fmt.Errorf("corpus %s: --shuffle-documents: %w", cfg.Source, err)
+		}
+		c.order = fmt.Sprintf("documents shuffled by %d\n", cfg.Seed)
+	}
 	if cfg.MaxTokens > 0 {
-		count = min(count, cfg.MaxTokens)
+		c.tokens = Slice(c.tokens, 0, min(file.count, cfg.MaxTokens))
 	}
-	return &Corpus{
-		file:      file,
-		tokens:    Slice(file, 0, count),
-		tokenizer: cfg.Tokenizer,
-	}, nil
+	return c, nil
 }
 
 // OpenTokens finds the token file of a source in the cache, or has build write it. It is for
@@ -154,22 +173,12 @@ func OpenTokens(
 	defer src.close()
 	id := identify(src.identity(), cfg)
 	id.More = more
-	return cachedTokens(ctx, cfg, id, func(scratch string, dst io.WriteSeeker) error {
-		return build(&TokenBuild{Scratch: scratch, src: src, id: id, dst: dst})
-	})
-}
-
-// cachedTokens finds a token file in the cache, or has build write it.
-func cachedTokens(
-	ctx context.Context, cfg Config, id identity,
-	build func(scratch string, dst io.WriteSeeker) error,
-) (*TokenFile, error) {
 	store, err := openCache(cfg.CacheDir)
 	if err != nil {
 		return nil, err
 	}
 	file, err := store.tokens(ctx, id.key(), func(dst io.WriteSeeker) error {
-		return build(store.dir, dst)
+		return build(&TokenBuild{Scratch: store.dir, src: src, id: id, dst: dst})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
@@ -202,6 +211,9 @@ func (c *Corpus) Vocabulary() *Vocabulary { return c.file.head.Vocabulary }
 // Tokens returns the ids of the text, limited to Config.MaxTokens.
 func (c *Corpus) Tokens() Tokens { return c.tokens }
 
+// Files are the files of the text.
+func (c *Corpus) Files() Files { return c.files }
+
 // Fingerprint is a SHA-256, in hexadecimal, of the tokenizer, the vocabulary and the token ids. It
 // is equal on two machines exactly when they train on the same tokens.
 func (c *Corpus) Fingerprint() string {
@@ -211,6 +223,7 @@ func (c *Corpus) Fingerprint() string {
 	if c.tokenizer.marksEnds() {
 		fmt.Fprintf(h, "%s\n", c.tokenizer.Ends)
 	}
+	io.WriteString(h, c.order)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
@@ -279,10 +292,7 @@ func buildTokens(
 		if err != nil {
 			return err
 		}
-		ids := vocabulary.encoder(ctx, cfg.Tokenizer.Unit, w.Put)
-		end, _ := vocabulary.End()
-		mark := func() error { return w.Put(end) }
-		if err := cfg.Tokenizer.scanTexts(ctx, read, ids, mark); err != nil {
+		if err := w.putTexts(ctx, cfg.Tokenizer, read); err != nil {
 			return err
 		}
 		if w.count == 0 {
@@ -292,4 +302,39 @@ func buildTokens(
 		return w.Finish()
 	})
 	return src.passes(ctx, scratch, passes)
+}
+
+// encoded is the tokens of a block.
+type encoded struct {
+	ids  []byte // as the token file has them
+	ends []int  // how many of them precede each end of a document
+}
+
+// putTexts appends the tokens of texts, and the ends of their documents.
+func (w *TokenWriter) putTexts(ctx context.Context, t Tokenizer, read reading) error {
+	packed := make(memory, 4*processors())
+	start := func() func(block) (encoded, error) {
+		encode := w.vocabulary.encoder(ctx, t.Unit)
+		var ids []int32
+		return func(b block) (e encoded, err error) {
+			ids = ids[:0]
+			err = b.each(func(text []byte, p piece) (err error) {
+				ids, err = encode(ids, text, p)
+				if p.document {
+					e.ends = append(e.ends, len(ids))
+				}
+				return err
+			})
+			e.ids = w.pack(packed.get(), ids)
+			return e, err
+		}
+	}
+	return scanTexts(ctx, t, read, start, func(e encoded) error {
+		before := w.count
+		for _, end := range e.ends {
+			w.endDocument(before + int64(end))
+		}
+		defer packed.put(e.ids)
+		return w.putPacked(e.ids)
+	})
 }

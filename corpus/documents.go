@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	// DefaultField is the field of a JSON line that holds the text (--text-field).
+	// DefaultField is the field of a JSON line, or the column, that holds the text (--text-field).
 	DefaultField = "text"
 
 	maxJSONLine   = 64 << 20
 	maxZstdWindow = 128 << 20 // of zstd --ultra
 )
 
-// A reading calls document with the text of each document of a corpus in turn. The reader is valid
-// until document returns.
-type reading func(document func(text io.Reader) error) error
+// A reading is the files of a corpus. Each calls document with the text of each of its documents in
+// turn. The reader is valid until document returns. Different files may be read at the same time.
+type reading []func(document func(text io.Reader) error) error
 
 // readDocuments unpacks a file by its name, and calls document with each document in it: each line
-// of .jsonl, or the file as a whole. A .zip has one such file.
+// of .jsonl, each row of .parquet, or the file as a whole. A .zip has one such file.
 func readDocuments(
 	name, field string, packed io.Reader, document func(text io.Reader) error,
 ) error {
@@ -39,6 +39,8 @@ func readDocuments(
 			func(name string, member io.Reader) error {
 				return readDocuments(name, field, member, document)
 			})
+	case ".parquet":
+		return readParquet(packed, field, document)
 	case ".gz":
 		unpacked, err := gzip.NewReader(bufio.NewReaderSize(packed, blockBytes))
 		if err != nil {

@@ -28,14 +28,46 @@ type keyCounter struct {
 	index  map[string]int // key to its place in counts
 	counts []int64
 	runs   []*os.File
+	short  [16]byte           // a word of recent
+	recent recentWords[int64] // occurrences that are in no count yet
 }
 
 func newKeyCounter(dir string, limit int) *keyCounter {
-	return &keyCounter{dir: dir, limit: limit, index: map[string]int{}}
+	return &keyCounter{dir: dir, limit: limit, index: map[string]int{},
+		recent: newRecentWords[int64]()}
 }
 
 // add counts one occurrence of key. The caller may reuse key.
-func (t *keyCounter) add(key []byte) error { return t.addCount(key, 1) }
+func (t *keyCounter) add(key []byte) error {
+	short := shortKeyOf(key)
+	if short == (shortKey{}) {
+		return t.addCount(key, 1)
+	}
+	r := &t.recent[t.recent.place(short)]
+	if r.key == short {
+		r.value++
+		return nil
+	}
+	last, n := r.key, r.value
+	r.key, r.value = short, 1
+	if last == (shortKey{}) {
+		return nil
+	}
+	return t.addCount(last.word(&t.short), n)
+}
+
+// addRecent adds up what is in recent.
+func (t *keyCounter) addRecent() error {
+	for _, r := range t.recent {
+		if r.key != (shortKey{}) {
+			if err := t.addCount(r.key.word(&t.short), r.value); err != nil {
+				return err
+			}
+		}
+	}
+	clear(t.recent)
+	return nil
+}
 
 // addCount counts n occurrences of key. The caller may reuse key.
 func (t *keyCounter) addCount(key []byte, n int64) error {
@@ -89,6 +121,9 @@ func (t *keyCounter) sorted(yield func(key []byte, count int64) error) error {
 // each yields every key once with its count, ordered by the keys' bytes. A key is valid until yield
 // returns.
 func (t *keyCounter) each(yield func(key []byte, count int64) error) error {
+	if err := t.addRecent(); err != nil {
+		return err
+	}
 	if len(t.runs) == 0 {
 		return t.sorted(yield)
 	}

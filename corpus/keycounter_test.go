@@ -69,10 +69,10 @@ func TestKeyCounterEndsWithTheCallersError(t *testing.T) {
 		t.Errorf("%v; want %v", err, stop)
 	}
 	nowhere := newKeyCounter("/no/such/folder", 1)
-	if err := nowhere.add([]byte("a")); err != nil {
+	if err := nowhere.add([]byte("a key of many bytes")); err != nil {
 		t.Errorf("one key always fits: %v", err)
 	}
-	if err := nowhere.add([]byte("b")); err == nil {
+	if err := nowhere.add([]byte("another key of many bytes")); err == nil {
 		t.Error("a spill to nowhere is no error")
 	}
 }

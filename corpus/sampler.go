@@ -123,6 +123,7 @@ const (
 	purposeOffset = iota
 	purposeShuffle
 	purposeLengths
+	purposeDocuments // of --shuffle-documents, in no epoch
 )
 
 // Offset returns the position of the first of the L+1 tokens that the lane reads at the step, L its

@@ -9,24 +9,15 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
 
 	"rondo/corpus/subword"
 )
 
-const (
-	// pieceBytes is how much of a document a subword tokenizer is given at a time.
-	pieceBytes = 128 << 10
-	// maxCounters bounds the processors that count words.
-	maxCounters = 16
-	// leastFrequency is how often the parts of a token occur together in the text that a tokenizer
-	// is trained on, unless --min-frequency says more.
-	leastFrequency = 2
-)
+// leastFrequency is how often the parts of a token occur together in the text that a tokenizer is
+// trained on, unless --min-frequency says more.
+const leastFrequency = 2
 
 // endTokens are what tokenizers of others call EndOfText, in the order in which they are tried.
 func endTokens() []string {
@@ -62,81 +53,11 @@ func ReadSubwords(ctx context.Context, cfg Config) (t *subword.Tokenizer, err er
 	return t, nil
 }
 
-// pieces is a sink that cuts documents into parts of at most pieceBytes. Where they are cut depends
-// on the document alone: behind the last word that ends in the second half, or else behind the last
-// character. piece must not keep the text.
-type pieces struct {
-	piece func(text []byte, first, last bool) error
-	held  []byte
-	begun bool // a part of the document has been passed on
-}
-
-func (p *pieces) text(block []byte) error {
-	for len(block) > 0 {
-		if len(p.held) == pieceBytes {
-			if err := p.pass(lastWord(p.held), false); err != nil {
-				return err
-			}
-		}
-		n := min(len(block), pieceBytes-len(p.held))
-		p.held, block = append(p.held, block[:n]...), block[n:]
-	}
-	return nil
-}
-
-func (p *pieces) end() error {
-	err := p.pass(len(p.held), true)
-	p.begun = false
-	return err
-}
-
-func (p *pieces) pass(end int, last bool) error {
-	if end == 0 {
-		return nil
-	}
-	err := p.piece(p.held[:end], !p.begun, last)
-	p.held, p.begun = append(p.held[:0], p.held[end:]...), true
-	return err
-}
-
-// lastWord returns the end of the last word with a space behind it, in the second half of a text,
-// or that of the last character.
-func lastWord(text []byte) int {
-	for i := len(text) - 1; i > len(text)/2; i-- {
-		if text[i] == ' ' && text[i-1] > ' ' {
-			return i
-		}
-	}
-	return completeRunes(text)
-}
-
-// encodeSubwords returns a sink that calls put with the id of every subword.
-func encodeSubwords(
-	ctx context.Context, t *subword.Tokenizer, put func(id int32) error,
-) sink {
-	e := t.NewEncoder()
-	return &pieces{piece: func(text []byte, first, last bool) error {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		ids, err := e.Encode(text, first, last)
-		if err != nil {
-			return fmt.Errorf("--tokenizer: %w", err)
-		}
-		for _, id := range ids {
-			if err := put(id); err != nil {
-				return err
-			}
-		}
-		return nil
-	}}
-}
-
 // trainSubwords learns a tokenizer from a text.
 func trainSubwords(
 	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*subword.Tokenizer, error) {
-	words, err := countWords(ctx, read, cfg.Tokenizer, scratch)
+	words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, subword.SplitWords)
 	if err != nil {
 		return nil, err
 	}
@@ -152,51 +73,6 @@ func trainSubwords(
 		return nil, fmt.Errorf("--tokenizer bpe: %w", err)
 	}
 	return made, nil
-}
-
-// countWords counts the words of SplitWords, on all processors. The counts are sums of integers, so
-// that they do not depend on which of them counts which part.
-func countWords(
-	ctx context.Context, read reading, t Tokenizer, scratch string,
-) (*keyCounter, error) {
-	group, ctx := errgroup.WithContext(ctx)
-	parts := make(chan []byte)
-	counters := make([]*keyCounter, min(runtime.GOMAXPROCS(0), maxCounters))
-	for i := range counters {
-		counters[i] = newKeyCounter(scratch, counterBytes/len(counters))
-		group.Go(func() error {
-			for part := range parts {
-				if err := subword.SplitWords(part, counters[i].add); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	group.Go(func() error {
-		defer close(parts)
-		to := &pieces{piece: func(text []byte, _, _ bool) error {
-			select {
-			case parts <- slices.Clone(text):
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}}
-		return t.scanTexts(ctx, read, to, uncounted)
-	})
-	err := group.Wait()
-	for _, other := range counters[1:] {
-		if err == nil {
-			err = other.each(counters[0].addCount)
-		}
-		other.close()
-	}
-	if err != nil {
-		counters[0].close()
-		return nil, err
-	}
-	return counters[0], nil
 }
 
 // mostFrequent yields up to limit words: the most frequent, and of equally frequent ones the first

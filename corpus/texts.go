@@ -24,8 +24,10 @@ const maxTexts = 1 << 20
 
 // member is a file or an object of a corpus of texts.
 type member interface {
-	// identity changes when the content does.
+	// identity changes when the content does. It is known without reading that.
 	identity() string
+	// describe returns the file with its digest.
+	describe(ctx context.Context) (File, error)
 	// read calls use with the content, once.
 	read(ctx context.Context, use func(io.Reader) error) error
 	String() string // its name, for people
@@ -49,12 +51,38 @@ func openTexts(
 	t := &texts{field: field}
 	for _, place := range location.All(name) {
 		t.found = t.found || place != name
-		if err := t.find(ctx, place, open); err != nil {
+		before := len(t.members)
+		whole, split := location.Split(place)
+		err := t.find(ctx, whole, open)
+		if err == nil && split != "" {
+			err = t.keepSplit(before, whole, split)
+		}
+		if err != nil {
 			t.close()
 			return nil, err
 		}
 	}
 	return t, nil
+}
+
+// keepSplit keeps those of the members from first on, which are below a place, that are of a split.
+func (t *texts) keepSplit(first int, place, split string) error {
+	all := t.members[first:]
+	above := location.Above(place)
+	if real, err := filepath.EvalSymlinks(above); err == nil {
+		if real, err = filepath.Abs(real); err == nil {
+			above = real
+		}
+	}
+	t.members = slices.Concat(t.members[:first], slices.DeleteFunc(slices.Clone(all),
+		func(m member) bool {
+			return !location.InSplit(strings.TrimPrefix(m.String(), above), split)
+		}))
+	if len(t.members) == first {
+		return fmt.Errorf("corpus %s#%s: none of the %d files there has the word %s in its name",
+			place, split, len(all), split)
+	}
+	return nil
 }
 
 // find adds the files and objects of one location.
@@ -256,10 +284,11 @@ func nextObject(ctx context.Context, objects *blob.ListIterator) (*blob.ListObje
 	return object, err
 }
 
-// jsonLines reports whether some of the texts are fields of JSON objects.
-func (t *texts) jsonLines() bool {
+// hasFields reports whether some of the texts are fields of JSON objects, or columns.
+func (t *texts) hasFields() bool {
 	return slices.ContainsFunc(t.members, func(m member) bool {
-		return strings.Contains(strings.ToLower(m.String()), ".jsonl")
+		name := strings.ToLower(m.String())
+		return strings.Contains(name, ".jsonl") || strings.Contains(name, ".parquet")
 	})
 }
 
@@ -275,8 +304,8 @@ func (t *texts) identity() string {
 	return fmt.Sprintf("%d files, sha256 %x", len(t.members), h.Sum(nil))
 }
 
-// passes calls each function in turn with the documents. Objects are read from storage once: if
-// there are several passes, a scratch file keeps them.
+// passes calls each function in turn with the files' documents. Objects are read from storage once:
+// if there are several passes, a scratch file keeps them.
 func (t *texts) passes(ctx context.Context, scratch string, each []func(reading) error) error {
 	members := slices.Clone(t.members)
 	if len(each) > 1 && len(t.buckets) > 0 {
@@ -285,29 +314,28 @@ func (t *texts) passes(ctx context.Context, scratch string, each []func(reading)
 			return err
 		}
 		defer file.Close()
-		copies := &objectCopies{file: file}
+		var size int64
 		for i, m := range members {
 			if object, ok := m.(*blobSource); ok {
-				members[i] = &copiedObject{blobSource: object, in: copies}
+				members[i] = &copiedObject{blobSource: object, in: file, offset: size}
+				size += object.attrs.Size
 			}
 		}
 	}
-	for _, pass := range each {
-		err := pass(func(document func(io.Reader) error) error {
-			for _, m := range members {
-				err := m.read(ctx, func(packed io.Reader) error {
-					return readDocuments(m.String(), t.field, packed, document)
-				})
-				if err != nil && t.found {
-					err = fmt.Errorf("%s: %w", m, err)
-				}
-				if err != nil {
-					return err
-				}
+	var files reading
+	for _, m := range members {
+		files = append(files, func(document func(io.Reader) error) error {
+			err := m.read(ctx, func(packed io.Reader) error {
+				return readDocuments(m.String(), t.field, packed, document)
+			})
+			if err != nil && t.found {
+				err = fmt.Errorf("%s: %w", m, err)
 			}
-			return nil
+			return err
 		})
-		if err != nil {
+	}
+	for _, pass := range each {
+		if err := pass(files); err != nil {
 			return err
 		}
 	}
@@ -348,26 +376,19 @@ func (b builtinText) read(ctx context.Context, use func(io.Reader) error) error 
 	return b.passes(ctx, "", []func(io.Reader) error{use})
 }
 
-// objectCopies is a scratch file with copies of objects, one after the other.
-type objectCopies struct {
-	file *os.File
-	size int64
-}
-
 // copiedObject reads an object from storage the first time, and its copy later.
 type copiedObject struct {
 	*blobSource
-	in     *objectCopies
+	in     *os.File // copies of objects, one after the other
 	offset int64
 	copied bool
 }
 
 func (c *copiedObject) read(ctx context.Context, use func(io.Reader) error) error {
 	if !c.copied {
-		c.offset = c.in.size
 		err := c.blobSource.read(ctx, func(text io.Reader) error {
-			n, err := io.Copy(io.NewOffsetWriter(c.in.file, c.offset), text)
-			c.in.size += n
+			to := io.NewOffsetWriter(c.in, c.offset)
+			_, err := io.Copy(to, io.LimitReader(text, c.attrs.Size))
 			return err
 		})
 		if err != nil {
@@ -375,5 +396,5 @@ func (c *copiedObject) read(ctx context.Context, use func(io.Reader) error) erro
 		}
 		c.copied = true
 	}
-	return use(io.NewSectionReader(c.in.file, c.offset, c.attrs.Size))
+	return use(io.NewSectionReader(c.in, c.offset, c.attrs.Size))
 }

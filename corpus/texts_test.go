@@ -231,7 +231,7 @@ func (c cutOff) Read(p []byte) (int, error) {
 // TestCutOffText does not take the end of a transfer for the end of the text.
 func TestCutOffText(t *testing.T) {
 	err := split(Word, None).scan(context.Background(),
-		cutOff{strings.NewReader("a text")}, &words{word: func([]byte) error { return nil }})
+		cutOff{strings.NewReader("a text")}, newCutter(Word, func() []byte { return nil }, nil))
 	if !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)
 	}

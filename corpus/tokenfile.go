@@ -2,6 +2,7 @@ package corpus
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -13,6 +14,8 @@ import (
 	"io"
 	"math"
 	"os"
+	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -24,15 +27,23 @@ import (
 //	[16, 24)  number of ids
 //	[24, 28)  length L of the header
 //	[28, 60)  SHA-256 of the ids' bytes, identifies the text
-//	[60, 64)  CRC-32C of the ids' bytes, detects damage quickly
-//	[64, 68)  CRC-32C of the bytes [0, 64) and of the header
-//	[68, 68+L) the header, JSON: the identity (source and tokenization) and a Header
-//	[68+L, …) the ids
+//	[60, 64)  CRC-32C of the blocks' checksums, at the end
+//	[64, 72)  number D of documents; 0: unknown
+//	[72, 76)  CRC-32C of the documents' ends
+//	[76, 80)  CRC-32C of the bytes [0, 76) and of the header
+//	[80, 80+L) the header, JSON: the identity (source and tokenization) and a Header
+//	[80+L, …) the ids; then for each block of 256 KiB of them its CRC-32C; then for each document
+//	          the number of ids up to its end, in 8 bytes
 const (
 	tokenFileMagic   = "RONDOTOK"
-	tokenFileVersion = 1
-	preludeBytes     = 68
+	tokenFileVersion = 2
+	preludeBytes     = 80
 	maxHeaderBytes   = 1 << 30
+	// maxDocuments bounds the memory for the ends of documents. Of more, none are kept.
+	maxDocuments = 1 << 24
+	// maxEager is the size up to which all ids are verified when a file is opened. Those of a
+	// larger file are verified block by block, each when it is first read.
+	maxEager = 64 << 20
 )
 
 // castagnoli is the CRC polynomial for which processors have an instruction.
@@ -68,8 +79,17 @@ type prelude struct {
 	count  int64
 	header uint32
 	digest [sha256.Size]byte
-	sum    uint32 // CRC-32C of the ids
+	sum    uint32 // CRC-32C of the blocks' checksums
+	// documents is the number of ends, and ends the CRC-32C of them.
+	documents int64
+	ends      uint32
 }
+
+// idBytes is the size of the ids.
+func (p prelude) idBytes() int64 { return p.count * int64(p.width) }
+
+// blocks is the number of checksums of ids.
+func (p prelude) blocks() int64 { return (p.idBytes() + blockBytes - 1) / blockBytes }
 
 // encode returns the prelude's bytes. They include the checksum over the prelude and the header.
 func (p prelude) encode(header []byte) []byte {
@@ -81,6 +101,8 @@ func (p prelude) encode(header []byte) []byte {
 	b = binary.LittleEndian.AppendUint32(b, p.header)
 	b = append(b, p.digest[:]...)
 	b = binary.LittleEndian.AppendUint32(b, p.sum)
+	b = binary.LittleEndian.AppendUint64(b, uint64(p.documents))
+	b = binary.LittleEndian.AppendUint32(b, p.ends)
 	sum := crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, header)
 	return binary.LittleEndian.AppendUint32(b, sum)
 }
@@ -88,10 +110,13 @@ func (p prelude) encode(header []byte) []byte {
 // TokenWriter writes the ids of a token file.
 type TokenWriter struct {
 	prelude
-	dst     io.WriteSeeker
-	text    []byte // the header
-	hash    hash.Hash
-	pending []byte // ids not yet written
+	vocabulary *Vocabulary
+	dst        io.WriteSeeker
+	text       []byte // the header
+	hash       hash.Hash
+	pending    []byte // ids not yet written: a block
+	sums       []byte // the blocks' checksums
+	marks      []byte // the ends of documents
 }
 
 func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, error) {
@@ -106,11 +131,12 @@ func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, er
 			"raise --min-frequency", text.Len(), maxHeaderBytes)
 	}
 	w := &TokenWriter{
-		prelude: prelude{width: 2, header: uint32(text.Len())},
-		dst:     dst,
-		text:    text.Bytes(),
-		hash:    sha256.New(),
-		pending: make([]byte, 0, blockBytes),
+		prelude:    prelude{width: 2, header: uint32(text.Len())},
+		vocabulary: h.Vocabulary,
+		dst:        dst,
+		text:       text.Bytes(),
+		hash:       sha256.New(),
+		pending:    make([]byte, 0, blockBytes),
 	}
 	if h.limit() > math.MaxUint16+1 {
 		w.width = 4
@@ -124,11 +150,7 @@ func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, er
 
 // Put appends an id, which must be below the header's limit.
 func (w *TokenWriter) Put(id int32) error {
-	if w.width == 2 {
-		w.pending = binary.LittleEndian.AppendUint16(w.pending, uint16(id))
-	} else {
-		w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(id))
-	}
+	w.pending = w.appendID(w.pending, id)
 	w.count++
 	if len(w.pending) < cap(w.pending) {
 		return nil
@@ -136,9 +158,50 @@ func (w *TokenWriter) Put(id int32) error {
 	return w.flush()
 }
 
+func (p prelude) appendID(to []byte, id int32) []byte {
+	if p.width == 2 {
+		return binary.LittleEndian.AppendUint16(to, uint16(id))
+	}
+	return binary.LittleEndian.AppendUint32(to, uint32(id))
+}
+
+// pack appends ids as the file has them.
+func (w *TokenWriter) pack(packed []byte, ids []int32) []byte {
+	for _, id := range ids {
+		packed = w.appendID(packed, id)
+	}
+	return packed
+}
+
+// putPacked appends ids that have the file's width.
+func (w *TokenWriter) putPacked(ids []byte) error {
+	w.count += int64(len(ids) / int(w.width))
+	for len(ids) > 0 {
+		n := min(len(ids), cap(w.pending)-len(w.pending))
+		w.pending, ids = append(w.pending, ids[:n]...), ids[n:]
+		if len(w.pending) == cap(w.pending) {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// endDocument says that a document ends behind the last id.
+func (w *TokenWriter) endDocument(at int64) {
+	if w.documents++; w.documents <= maxDocuments {
+		w.marks = binary.LittleEndian.AppendUint64(w.marks, uint64(at))
+	}
+}
+
+// flush writes a block.
 func (w *TokenWriter) flush() error {
+	if len(w.pending) == 0 {
+		return nil
+	}
 	w.hash.Write(w.pending)
-	w.sum = crc32.Update(w.sum, castagnoli, w.pending)
+	w.sums = binary.LittleEndian.AppendUint32(w.sums, crc32.Checksum(w.pending, castagnoli))
 	if _, err := w.dst.Write(w.pending); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
@@ -152,6 +215,14 @@ func (w *TokenWriter) Finish() error {
 		return err
 	}
 	w.hash.Sum(w.digest[:0])
+	if w.documents > maxDocuments {
+		w.documents, w.marks = 0, nil
+	}
+	w.sum = crc32.Checksum(w.sums, castagnoli)
+	w.ends = crc32.Checksum(w.marks, castagnoli)
+	if _, err := w.dst.Write(append(w.sums, w.marks...)); err != nil {
+		return fmt.Errorf("token file: %w", err)
+	}
 	if _, err := w.dst.Seek(0, io.SeekStart); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
@@ -167,7 +238,13 @@ type TokenFile struct {
 	head  Header
 	name  string
 	ids   io.ReaderAt // all ids
+	rest  io.ReaderAt // the ends of documents
 	close func() error
+
+	sums     []uint32        // of the blocks
+	verified []atomic.Uint32 // a bit for each block
+	checking sync.Mutex      // holds block
+	block    []byte
 }
 
 // Header returns what the ids are.
@@ -179,8 +256,8 @@ func (t *TokenFile) Digest() [sha256.Size]byte { return t.digest }
 // Close releases the file.
 func (t *TokenFile) Close() error { return t.close() }
 
-// openTokenFile opens a token file and verifies its whole content. The error wraps errCorrupt if
-// the content is wrong, but not if reading fails.
+// openTokenFile opens a token file and verifies its header, and the ids of one that is not large.
+// The error wraps errCorrupt if the content is wrong, but not if reading fails.
 func openTokenFile(ctx context.Context, path string) (*TokenFile, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -200,7 +277,7 @@ func openTokenFile(ctx context.Context, path string) (*TokenFile, error) {
 	return t, nil
 }
 
-// readTokenFile reads and verifies a token file of the given size.
+// readTokenFile reads a token file of the given size and verifies it, as openTokenFile does.
 func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, error) {
 	var fixed [preludeBytes]byte
 	if size < preludeBytes {
@@ -210,11 +287,13 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, 
 		return nil, err
 	}
 	p := prelude{
-		width:  binary.LittleEndian.Uint32(fixed[12:]),
-		count:  int64(binary.LittleEndian.Uint64(fixed[16:])),
-		header: binary.LittleEndian.Uint32(fixed[24:]),
-		digest: [sha256.Size]byte(fixed[28:60]),
-		sum:    binary.LittleEndian.Uint32(fixed[60:]),
+		width:     binary.LittleEndian.Uint32(fixed[12:]),
+		count:     int64(binary.LittleEndian.Uint64(fixed[16:])),
+		header:    binary.LittleEndian.Uint32(fixed[24:]),
+		digest:    [sha256.Size]byte(fixed[28:60]),
+		sum:       binary.LittleEndian.Uint32(fixed[60:]),
+		documents: int64(binary.LittleEndian.Uint64(fixed[64:])),
+		ends:      binary.LittleEndian.Uint32(fixed[72:]),
 	}
 	start := preludeBytes + int64(p.header)
 	switch {
@@ -223,8 +302,9 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, 
 	case binary.LittleEndian.Uint32(fixed[8:]) != tokenFileVersion:
 		return nil, fmt.Errorf("%w: it has another version", errCorrupt)
 	case p.width != 2 && p.width != 4, p.header > maxHeaderBytes,
+		p.documents < 0 || p.documents > maxDocuments,
 		p.count < 0, start > size, p.count > (size-start)/int64(p.width),
-		p.count*int64(p.width) != size-start:
+		p.idBytes()+4*p.blocks()+8*p.documents != size-start:
 		return nil, fmt.Errorf("%w: %d bytes do not match its header", errCorrupt, size)
 	}
 	text := make([]byte, p.header)
@@ -241,39 +321,96 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, 
 	if h.Vocabulary == nil {
 		return nil, fmt.Errorf("%w: the header has no vocabulary", errCorrupt)
 	}
+	end := start + p.idBytes()
 	t := &TokenFile{
-		prelude: p,
-		head:    h.Header,
-		ids:     io.NewSectionReader(r, start, size-start),
+		prelude:  p,
+		head:     h.Header,
+		ids:      io.NewSectionReader(r, start, p.idBytes()),
+		rest:     io.NewSectionReader(r, end+4*p.blocks(), 8*p.documents),
+		sums:     make([]uint32, p.blocks()),
+		verified: make([]atomic.Uint32, (p.blocks()+31)/32),
+		block:    make([]byte, min(blockBytes, p.idBytes())),
 	}
-	if err := t.verify(ctx); err != nil {
+	sums := make([]byte, 4*len(t.sums))
+	if _, err := r.ReadAt(sums, end); err != nil && len(sums) > 0 {
 		return nil, err
+	}
+	if crc32.Checksum(sums, castagnoli) != p.sum {
+		return nil, fmt.Errorf("%w: the blocks' checksums have another checksum", errCorrupt)
+	}
+	for i := range t.sums {
+		t.sums[i] = binary.LittleEndian.Uint32(sums[4*i:])
+	}
+	for i := int64(0); i < p.blocks() && p.idBytes() <= maxEager; i++ {
+		if err := cmp.Or(ctx.Err(), t.verify(i)); err != nil {
+			return nil, err
+		}
+	}
+	if p.documents <= maxEager/8 {
+		if _, err := t.documentEnds(); err != nil {
+			return nil, err
+		}
 	}
 	return t, nil
 }
 
-// verify reads all ids. It checks their checksum, and that each is in the vocabulary.
-func (t *TokenFile) verify(ctx context.Context) error {
-	var sum uint32
-	r := io.NewSectionReader(t.ids, 0, t.count*int64(t.width))
-	block := make([]byte, min(blockBytes, r.Size()))
-	var greatest uint32
-	for left := r.Size(); left > 0; left -= int64(len(block)) {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		block = block[:min(int64(len(block)), left)]
-		if _, err := io.ReadFull(r, block); err != nil {
-			return err
-		}
-		sum = crc32.Update(sum, castagnoli, block)
-		greatest = max(greatest, t.greatest(block))
+// documentEnds reads the number of ids up to the end of each document; nil: they are unknown.
+func (t *TokenFile) documentEnds() ([]int64, error) {
+	packed := make([]byte, 8*t.documents)
+	if n, err := t.rest.ReadAt(packed, 0); n < len(packed) {
+		return nil, err
 	}
-	if sum != t.sum {
+	if crc32.Checksum(packed, castagnoli) != t.ends {
+		return nil, fmt.Errorf("%w: the ends of documents have another checksum", errCorrupt)
+	}
+	var ends []int64
+	for before := int64(0); len(packed) > 0; packed = packed[8:] {
+		end := int64(binary.LittleEndian.Uint64(packed))
+		if end < before || end > t.count {
+			return nil, fmt.Errorf("%w: a document ends at id %d", errCorrupt, end)
+		}
+		ends, before = append(ends, end), end
+	}
+	return ends, nil
+}
+
+// verify checks a block's checksum, and that each of its ids is below the limit, unless it has
+// before.
+func (t *TokenFile) verify(block int64) error {
+	word, bit := &t.verified[block/32], uint32(1)<<(block%32)
+	if word.Load()&bit != 0 {
+		return nil
+	}
+	t.checking.Lock()
+	defer t.checking.Unlock()
+	from := block * blockBytes
+	ids := t.block[:min(blockBytes, t.idBytes()-from)]
+	if n, err := t.ids.ReadAt(ids, from); n < len(ids) {
+		return err
+	}
+	if crc32.Checksum(ids, castagnoli) != t.sums[block] {
 		return fmt.Errorf("%w: the ids have another checksum", errCorrupt)
 	}
-	if t.count > 0 && int64(greatest) >= int64(t.head.limit()) {
+	if greatest := t.greatest(ids); int64(greatest) >= int64(t.head.limit()) {
 		return fmt.Errorf("%w: id %d is not below %d", errCorrupt, greatest, t.head.limit())
+	}
+	word.Or(bit)
+	return nil
+}
+
+// verifyRange verifies the blocks that have the tokens [from, to). It removes the name of a damaged
+// file, so that the next process to open it makes it anew.
+func (t *TokenFile) verifyRange(from, to int64) error {
+	width := int64(t.width)
+	for block := from * width / blockBytes; block*blockBytes < to*width; block++ {
+		err := t.verify(block)
+		if errors.Is(err, errCorrupt) {
+			os.Remove(t.name)
+			return &PassingError{fmt.Errorf("%w: it is made anew at the next start", err)}
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -307,6 +444,9 @@ func (t *TokenFile) ReadTokens(dst []int32, off int64) error {
 	width := int(t.width)
 	memory := unsafe.Slice((*byte)(unsafe.Pointer(&dst[0])), 4*len(dst))
 	packed := memory[(4-width)*len(dst):]
+	if err := t.verifyRange(off, off+int64(len(dst))); err != nil {
+		return fmt.Errorf("read tokens [%d, %d) of %s: %w", off, off+int64(len(dst)), t.name, err)
+	}
 	if n, err := t.ids.ReadAt(packed, off*int64(width)); n < len(packed) {
 		return fmt.Errorf("read tokens [%d, %d) of %s: %w", off, off+int64(len(dst)), t.name, err)
 	}

@@ -206,13 +206,22 @@ func signed(file []byte) []byte {
 	if int64(length) > int64(len(file)-preludeBytes) {
 		return file
 	}
-	header, ids := file[preludeBytes:preludeBytes+length], file[preludeBytes+length:]
+	header, rest := file[preludeBytes:preludeBytes+length], file[preludeBytes+length:]
 	p := prelude{
-		width:  binary.LittleEndian.Uint32(file[12:]),
-		count:  int64(binary.LittleEndian.Uint64(file[16:])),
-		header: length,
-		digest: [sha256.Size]byte(file[28:60]),
-		sum:    crc32.Checksum(ids, castagnoli),
+		width:     binary.LittleEndian.Uint32(file[12:]),
+		count:     int64(binary.LittleEndian.Uint64(file[16:])),
+		header:    length,
+		digest:    [sha256.Size]byte(file[28:60]),
+		documents: int64(binary.LittleEndian.Uint64(file[64:])),
+	}
+	if p.width > 0 && p.count >= 0 && p.count <= int64(len(rest))/int64(p.width) &&
+		p.idBytes()+4*p.blocks() <= int64(len(rest)) {
+		ids, sums := rest[:p.idBytes()], rest[p.idBytes():p.idBytes()+4*p.blocks()]
+		for i := range int(p.blocks()) {
+			block := ids[i*blockBytes : min(len(ids), (i+1)*blockBytes)]
+			binary.LittleEndian.PutUint32(sums[4*i:], crc32.Checksum(block, castagnoli))
+		}
+		p.sum = crc32.Checksum(sums, castagnoli)
 	}
 	copy(file, p.encode(header))
 	return file

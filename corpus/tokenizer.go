@@ -119,26 +119,6 @@ type sink interface {
 	end() error
 }
 
-// scanTexts scans each document. mark is called where an EndOfText stands.
-func (t Tokenizer) scanTexts(
-	ctx context.Context, read reading, dst sink, mark func() error,
-) error {
-	lines := &lineMarker{to: dst, mark: mark}
-	if t.Ends == LineEnds {
-		dst = lines
-	}
-	return read(func(text io.Reader) error {
-		if err := t.scan(ctx, text, dst); err != nil {
-			return err
-		}
-		if t.Ends == DocumentEnds || lines.begun {
-			lines.begun = false
-			return mark()
-		}
-		return nil
-	})
-}
-
 // lineMarker is a sink that calls mark instead of passing a line feed on.
 type lineMarker struct {
 	to    sink
@@ -168,7 +148,11 @@ func (l *lineMarker) end() error { return l.to.end() }
 // scan reads r to its end, checks that it is UTF-8, normalises it and passes it to dst. It skips a
 // byte-order mark at the start.
 func (t Tokenizer) scan(ctx context.Context, r io.Reader, dst sink) error {
-	return t.scanBlocks(ctx, r, dst, blockBytes)
+	size := blockBytes
+	if short, ok := r.(interface{ Len() int }); ok { // and one byte more to find its end
+		size = min(size, max(short.Len()+1, utf8.UTFMax))
+	}
+	return t.scanBlocks(ctx, r, dst, size)
 }
 
 // scanBlocks is scan with a given block size, which must hold at least one code point.
@@ -313,54 +297,38 @@ func (p *punctuation) append(dst, src []byte) []byte {
 	return dst
 }
 
-// words is a sink that splits text at white space. The argument of word is valid until word
-// returns.
-type words struct {
-	word func(word []byte) error
-	held []byte // the start of a word that continues in the next block
-}
-
-func (w *words) text(block []byte) error {
+// eachWord calls word with each word of a text, split at white space. The argument is valid until
+// word returns.
+func eachWord(text []byte, word func(word []byte) error) error {
 	start := 0
-	for i := 0; i < len(block); {
-		r, n := rune(block[i]), 1
-		if r >= utf8.RuneSelf {
-			r, n = utf8.DecodeRune(block[i:])
+	for i := 0; i <= len(text); {
+		n, space := 1, true // the end of the text ends a word
+		if i < len(text) {
+			if c := text[i]; c < utf8.RuneSelf {
+				space = c == ' ' || '\t' <= c && c <= '\r'
+			} else {
+				var r rune
+				r, n = utf8.DecodeRune(text[i:])
+				space = unicode.IsSpace(r)
+			}
 		}
-		if unicode.IsSpace(r) {
-			if err := w.finish(block[start:i]); err != nil {
-				return err
+		if space {
+			if i-start > maxWordBytes {
+				return errLongWord()
+			}
+			if i > start {
+				if err := word(text[start:i]); err != nil {
+					return err
+				}
 			}
 			start = i + n
 		}
 		i += n
 	}
-	if len(w.held)+len(block)-start > maxWordBytes {
-		return w.tooLong()
-	}
-	w.held = append(w.held, block[start:]...)
 	return nil
 }
 
-func (w *words) end() error { return w.finish(nil) }
-
-// finish ends a word. part, which may be empty, is its last part.
-func (w *words) finish(part []byte) error {
-	if len(w.held) > 0 {
-		w.held = append(w.held, part...)
-		part = w.held
-		w.held = w.held[:0]
-	}
-	if len(part) > maxWordBytes {
-		return w.tooLong()
-	}
-	if len(part) == 0 {
-		return nil
-	}
-	return w.word(part)
-}
-
-func (w *words) tooLong() error {
+func errLongWord() error {
 	return fmt.Errorf("a word is longer than %d bytes: use --tokenizer char", maxWordBytes)
 }
 
@@ -369,7 +337,7 @@ func (w *words) tooLong() error {
 type Splitter struct {
 	tokenizer Tokenizer
 	clean     []byte
-	to        sink
+	each      func(text []byte) error
 }
 
 // NewSplitter makes a splitter, which inserts no EndOfText. A token is valid until the function
@@ -380,17 +348,24 @@ func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error
 	}
 	switch t.Unit {
 	case Word:
-		return &Splitter{tokenizer: t, to: &words{word: token}}, nil
+		return &Splitter{tokenizer: t, each: func(text []byte) error {
+			return eachWord(text, token)
+		}}, nil
 	case Subword:
 		return nil, errors.New("--tokenizer: examples have words or characters, not subwords: " +
 			"give word or char")
 	case Char:
 	}
-	var buf []byte
-	return &Splitter{tokenizer: t, to: chars{char: func(r rune) error {
-		buf = utf8.AppendRune(buf[:0], r)
-		return token(buf)
-	}}}, nil
+	return &Splitter{tokenizer: t, each: func(text []byte) error {
+		for len(text) > 0 {
+			_, n := utf8.DecodeRune(text)
+			if err := token(text[:n]); err != nil {
+				return err
+			}
+			text = text[n:]
+		}
+		return nil
+	}}, nil
 }
 
 // Split splits a text, which must be UTF-8. It does not keep it. After an error the splitter is of
@@ -400,29 +375,5 @@ func (s *Splitter) Split(text []byte) error {
 		s.clean = rules.append(s.clean[:0], text)
 		text = s.clean
 	}
-	if err := s.to.text(text); err != nil {
-		return err
-	}
-	return s.to.end()
+	return s.each(text)
 }
-
-// chars is a sink that calls char for each code point.
-type chars struct {
-	char func(r rune) error
-}
-
-func (c chars) text(block []byte) error {
-	for i := 0; i < len(block); {
-		r, n := rune(block[i]), 1
-		if r >= utf8.RuneSelf {
-			r, n = utf8.DecodeRune(block[i:])
-		}
-		if err := c.char(r); err != nil {
-			return err
-		}
-		i += n
-	}
-	return nil
-}
-
-func (chars) end() error { return nil }

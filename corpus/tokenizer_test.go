@@ -3,6 +3,7 @@ package corpus
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -14,18 +15,18 @@ import (
 // tokenStrings returns the tokens of a text that is read in blocks of the given size.
 func tokenStrings(t Tokenizer, text []byte, size int) ([]string, error) {
 	var found []string
-	var to sink = chars{char: func(r rune) error {
-		found = append(found, string(r))
+	splitter, err := Tokenizer{Unit: t.Unit, Normalize: None}.NewSplitter(func(token []byte) error {
+		found = append(found, string(token))
 		return nil
-	}}
-	if t.Unit == Word {
-		to = &words{word: func(word []byte) error {
-			found = append(found, string(word))
-			return nil
-		}}
+	})
+	if err != nil {
+		return nil, err
 	}
-	err := t.scanBlocks(context.Background(), bytes.NewReader(text), to, size)
-	return found, err
+	c := newCutter(t.Unit, func() []byte { return nil }, func(b block) error {
+		return b.each(func(text []byte, _ piece) error { return splitter.Split(text) })
+	})
+	err = t.scanBlocks(context.Background(), bytes.NewReader(text), c, size)
+	return found, errors.Join(err, c.flush())
 }
 
 var notLetters = regexp.MustCompile("[^A-Za-z]+")

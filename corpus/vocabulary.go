@@ -162,18 +162,23 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
 	}
-	var ids []int32
-	put := func(id int32) error {
-		ids = append(ids, id)
-		return nil
-	}
 	ctx := context.Background()
-	to := v.encoder(ctx, t.Unit, put)
+	encode := v.encoder(ctx, t.Unit)
+	var ids []int32
+	c := newCutter(t.Unit, func() []byte { return nil }, func(b block) error {
+		return b.each(func(text []byte, p piece) (err error) {
+			ids, err = encode(ids, text, p)
+			return err
+		})
+	})
+	var to sink = c
 	if t.Ends == LineEnds {
-		end, _ := v.End()
-		to = &lineMarker{to: to, mark: func() error { return put(end) }}
+		to = &lineMarker{to: c, mark: c.mark}
 	}
 	if err := t.scan(ctx, strings.NewReader(text), to); err != nil {
+		return nil, err
+	}
+	if err := c.flush(); err != nil {
 		return nil, err
 	}
 	return ids, nil
@@ -238,23 +243,73 @@ func (d *Decoder) End() string {
 	return d.stream.End()
 }
 
-// encoder returns a sink that calls put with the id of every token.
-func (v *Vocabulary) encoder(
-	ctx context.Context, unit Unit, put func(id int32) error,
-) sink {
-	if v.subwords != nil {
-		return encodeSubwords(ctx, v.subwords, put)
+// encoding appends the ids of a piece of text, and of the EndOfText behind it.
+type encoding func(ids []int32, text []byte, p piece) ([]int32, error)
+
+// encoder returns a function that encodes pieces. It must not be used concurrently.
+func (v *Vocabulary) encoder(ctx context.Context, unit Unit) encoding {
+	end, _ := v.End()
+	encode := v.tokenEncoder(ctx, unit)
+	return func(ids []int32, text []byte, p piece) (_ []int32, err error) {
+		if len(text) > 0 {
+			ids, err = encode(ids, text, p)
+		}
+		if p.mark {
+			ids = append(ids, end)
+		}
+		return ids, err
 	}
-	if unit == Word {
-		return &words{word: func(word []byte) error { return put(v.ids[string(word)]) }}
+}
+
+// tokenEncoder is encoder without EndOfText.
+func (v *Vocabulary) tokenEncoder(ctx context.Context, unit Unit) encoding {
+	switch {
+	case v.subwords != nil:
+		e := v.subwords.NewEncoder()
+		return func(ids []int32, text []byte, p piece) ([]int32, error) {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			more, err := e.Encode(text, p.first, p.last)
+			if err != nil {
+				return nil, fmt.Errorf("--tokenizer: %w", err)
+			}
+			return append(ids, more...), nil
+		}
+	case unit == Word:
+		recent := newRecentWords[int32]()
+		return func(ids []int32, text []byte, _ piece) ([]int32, error) {
+			err := eachWord(text, func(word []byte) error {
+				key := shortKeyOf(word)
+				r := &recent[recent.place(key)]
+				if key == (shortKey{}) {
+					ids = append(ids, v.ids[string(word)])
+					return nil
+				}
+				if r.key != key {
+					r.key, r.value = key, v.ids[string(word)]
+				}
+				ids = append(ids, r.value)
+				return nil
+			})
+			return ids, err
+		}
 	}
 	table := v.runes()
-	return chars{char: func(r rune) error {
-		if int(r) >= len(table) {
-			return put(0)
+	return func(ids []int32, text []byte, _ piece) ([]int32, error) {
+		for i := 0; i < len(text); {
+			r, n := rune(text[i]), 1
+			if r >= utf8.RuneSelf {
+				r, n = utf8.DecodeRune(text[i:])
+			}
+			id := int32(0)
+			if int(r) < len(table) {
+				id = table[r]
+			}
+			ids, i = append(ids, id), i+n
 		}
-		return put(table[r])
-	}}
+		return ids, nil
+	}
 }
 
 // runes returns the ids of tokens of one code point, indexed by code point. Other entries are 0.
@@ -297,13 +352,12 @@ func countVocabulary(
 		reserved = slices.Concat([]string{EndOfText}, reserved)
 	}
 	if cfg.Tokenizer.Unit == Word {
-		counter := NewCounter(scratch)
-		defer counter.Close()
-		words := &words{word: counter.Add}
-		if err := cfg.Tokenizer.scanTexts(ctx, read, words, uncounted); err != nil {
+		words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, eachWord)
+		if err != nil {
 			return nil, err
 		}
-		return counter.Vocabulary(cfg.MinFrequency, reserved)
+		defer words.close()
+		return (&Counter{words}).Vocabulary(cfg.MinFrequency, reserved)
 	}
 	found, err := countChars(ctx, read, cfg)
 	if err != nil {
@@ -311,9 +365,6 @@ func countVocabulary(
 	}
 	return rankTokens(found, reserved)
 }
-
-// uncounted takes an EndOfText, which is in the vocabulary however often it occurs.
-func uncounted() error { return nil }
 
 // rankTokens makes a vocabulary of the tokens found, in the order that countVocabulary states.
 func rankTokens(found []frequency, reserved []string) (*Vocabulary, error) {
@@ -333,25 +384,79 @@ func rankTokens(found []frequency, reserved []string) (*Vocabulary, error) {
 	return NewVocabulary(tokens)
 }
 
+// countChars counts characters.
 func countChars(ctx context.Context, read reading, cfg Config) ([]frequency, error) {
-	var counts []int64 // by code point
-	err := cfg.Tokenizer.scanTexts(ctx, read, chars{char: func(r rune) error {
-		if int(r) >= len(counts) {
-			counts = append(counts, make([]int64, int(r)+1-len(counts))...)
+	var each []*[]int64 // of each processor, by code point
+	start := func() func(block) (struct{}, error) {
+		counts := &[]int64{}
+		each = append(each, counts)
+		return func(b block) (none struct{}, err error) {
+			for text := b.text; len(text) > 0; {
+				r, n := rune(text[0]), 1
+				if r >= utf8.RuneSelf {
+					r, n = utf8.DecodeRune(text)
+				}
+				if int(r) >= len(*counts) {
+					*counts = append(*counts, make([]int64, int(r)+1-len(*counts))...)
+				}
+				(*counts)[r]++
+				text = text[n:]
+			}
+			return none, nil
 		}
-		counts[r]++
-		return nil
-	}}, uncounted)
-	if err != nil {
+	}
+	if err := scanTexts(ctx, cfg.Tokenizer, read, start, uncounted); err != nil {
 		return nil, err
 	}
+	var sum []int64
+	for _, counts := range each {
+		sum = append(sum, make([]int64, max(0, len(*counts)-len(sum)))...)
+		for r, n := range *counts {
+			sum[r] += n
+		}
+	}
 	var found []frequency
-	for r, n := range counts {
+	for r, n := range sum {
 		if n > 0 && n >= cfg.MinFrequency {
 			found = append(found, frequency{string(rune(r)), n})
 		}
 	}
 	return found, nil
+}
+
+// uncounted takes a block that has been counted.
+func uncounted(struct{}) error { return nil }
+
+// countKeys counts the keys in texts, which split finds, on all processors. The counts are sums of
+// integers, so that they do not depend on which processor counts which part.
+func countKeys(
+	ctx context.Context, read reading, t Tokenizer, scratch string,
+	split func(text []byte, key func([]byte) error) error,
+) (*keyCounter, error) {
+	var counters []*keyCounter
+	start := func() func(block) (struct{}, error) {
+		counter := newKeyCounter(scratch, counterBytes/processors())
+		counters = append(counters, counter)
+		return func(b block) (none struct{}, err error) {
+			return none, b.each(func(text []byte, _ piece) error {
+				return split(text, counter.add)
+			})
+		}
+	}
+	err := scanTexts(ctx, t, read, start, uncounted)
+	all := counters[0]
+	all.limit = counterBytes
+	for _, other := range counters[1:] {
+		if err == nil {
+			err = other.each(all.addCount)
+		}
+		other.close()
+	}
+	if err != nil {
+		all.close()
+		return nil, err
+	}
+	return all, nil
 }
 
 // Counter counts tokens for a vocabulary, in bounded memory.

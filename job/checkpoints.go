@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"rondo/checkpoint"
 	"rondo/checkpoint/bucket"
@@ -147,14 +148,57 @@ func checkOwner(
 	if differences := jobspec.Differences(owner, spec); len(differences) > 0 {
 		return refuse(strings.Join(differences, ", "))
 	}
+	changed := changedFiles(owner, d)
 	if !slices.Equal(newest.Vocabulary, d.Vocabulary().Tokens()) {
-		return refuse(fmt.Sprintf("another vocabulary (%d tokens, and this corpus has %d)",
-			len(newest.Vocabulary), d.Vocabulary().Len()))
+		return refuse(fmt.Sprintf("another vocabulary (%d tokens, and this corpus has %d)%s",
+			len(newest.Vocabulary), d.Vocabulary().Len(), changed))
 	}
 	if newest.Identity != jobspec.Identity(spec, d.Fingerprint()) {
-		return refuse("other data with the same vocabulary")
+		return refuse("other data with the same vocabulary" + changed)
 	}
 	return newest, nil
+}
+
+// maxRecordedFiles bounds the files that a checkpoint names.
+const maxRecordedFiles = 10_000
+
+// filesOf are the files of a job's corpus; nil: they are not known.
+func filesOf(d Learned) corpus.Files {
+	if known, ok := d.(interface{ Files() corpus.Files }); ok {
+		return known.Files()
+	}
+	return nil
+}
+
+// WithFiles returns a job's spec with the files of its corpus, for a checkpoint.
+func WithFiles(spec *rondov1.JobSpec, d Learned) *rondov1.JobSpec {
+	files := filesOf(d)
+	if len(files) > maxRecordedFiles {
+		return spec
+	}
+	spec = proto.CloneOf(spec)
+	for _, f := range files {
+		spec.CorpusFiles = append(spec.CorpusFiles,
+			&rondov1.CorpusFile{Name: f.Name, Bytes: f.Bytes, Digest: f.Digest})
+	}
+	return spec
+}
+
+// changedFiles says how the files that a checkpoint's job has read differ from the data; empty: not
+// at all, or nothing is known of them.
+func changedFiles(owner *rondov1.JobSpec, d Learned) string {
+	var was corpus.Files
+	for _, f := range owner.CorpusFiles {
+		was = append(was, corpus.File{Name: f.Name, Bytes: f.Bytes, Digest: f.Digest})
+	}
+	now := filesOf(d)
+	if len(was) == 0 || len(now) == 0 {
+		return ""
+	}
+	if changed := now.Changed(was); changed != "" {
+		return ": there, " + changed
+	}
+	return ""
 }
 
 // SpecText is a job as a manifest has it: with all fields, so that a zero is not read as a default.

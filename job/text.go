@@ -43,14 +43,19 @@ func Tokenizer(spec *rondov1.JobSpec) corpus.Tokenizer {
 func OpenCorpus(
 	ctx context.Context, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
-	return openCorpus(ctx, spec.Corpus, spec.MaxTokens, spec, vocabulary)
+	cfg := corpusConfig(spec, spec.Corpus)
+	cfg.MaxTokens, cfg.Vocabulary = spec.MaxTokens, vocabulary
+	cfg.ShuffleDocuments, cfg.Seed = spec.ShuffleDocuments, spec.Seed
+	return openCorpus(ctx, cfg)
 }
 
 // OpenText opens another text as a whole, tokenised like the job's, with the given vocabulary.
 func OpenText(
 	ctx context.Context, source string, spec *rondov1.JobSpec, vocabulary *corpus.Vocabulary,
 ) (*corpus.Corpus, error) {
-	return openCorpus(ctx, source, 0, spec, vocabulary)
+	cfg := corpusConfig(spec, source)
+	cfg.Vocabulary = vocabulary
+	return openCorpus(ctx, cfg)
 }
 
 // corpusConfig says how the spec splits a text.
@@ -70,12 +75,7 @@ func corpusConfig(spec *rondov1.JobSpec, source string) corpus.Config {
 	return c
 }
 
-func openCorpus(
-	ctx context.Context, source string, maxTokens int64, spec *rondov1.JobSpec,
-	vocabulary *corpus.Vocabulary,
-) (*corpus.Corpus, error) {
-	cfg := corpusConfig(spec, source)
-	cfg.MaxTokens, cfg.Vocabulary = maxTokens, vocabulary
+func openCorpus(ctx context.Context, cfg corpus.Config) (*corpus.Corpus, error) {
 	c, err := corpus.Open(ctx, cfg)
 	if err != nil && ctx.Err() == nil && !transient(err) {
 		return nil, app.Usage(err)
@@ -126,6 +126,9 @@ func (d *Text) Outputs() []string { return nil }
 
 // Fingerprint implements Data.
 func (d *Text) Fingerprint() string { return d.corpus.Fingerprint() }
+
+// Files are the files of --corpus.
+func (d *Text) Files() corpus.Files { return d.corpus.Files() }
 
 // Extent implements Data.
 func (d *Text) Extent() Extent { return Extent{Tokens: d.Vocabulary().Len()} }

@@ -31,7 +31,7 @@ type saver struct {
 }
 
 func newSaver(e *engine) (*saver, error) {
-	spec, err := job.SpecText(e.worker.spec)
+	spec, err := job.SpecText(job.WithFiles(e.worker.spec, e.worker.data))
 	if err != nil {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}

@@ -4,14 +4,46 @@ package location
 
 import (
 	"net/url"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // All returns the parts of a name: paths, URLs and patterns, which are separated by commas.
 func All(name string) []string { return strings.Split(name, ",") }
 
-// Above returns the folder of all that a pattern matches. Another location is returned as it is.
+// Split cuts the name of a split off a location: #train, #valid or #test at its end.
+func Split(location string) (rest, split string) {
+	at := strings.LastIndexByte(location, '#')
+	if at < 0 || !slices.Contains([]string{"train", "valid", "test"}, location[at+1:]) {
+		return location, ""
+	}
+	return location[:at], location[at+1:]
+}
+
+// InSplit reports whether a file is of a split. The last of the words train, valid and test in its
+// name, or in those of its folders, says so. Some know them as training, validation, val and dev.
+func InSplit(name, split string) bool {
+	words := strings.FieldsFunc(strings.ToLower(name), func(r rune) bool {
+		return !unicode.IsLetter(r)
+	})
+	for _, word := range slices.Backward(words) {
+		switch word {
+		case "train", "training":
+			return split == "train"
+		case "valid", "validation", "val", "dev":
+			return split == "valid"
+		case "test":
+			return split == "test"
+		}
+	}
+	return false
+}
+
+// Above returns the folder of all that a pattern matches. Another location is returned as it is,
+// but for a split's name.
 func Above(location string) string {
+	location, _ = Split(location)
 	if !strings.Contains(location, "://") {
 		return above(location, "*?[")
 	}

@@ -3,13 +3,14 @@ package series
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
+
+	"rondo/corpus"
 )
 
 // readParquet reads a Parquet file of columns of numbers. Truth values are 0 and 1.
@@ -18,18 +19,14 @@ func readParquet(ctx context.Context, r io.Reader, to *Series) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := checkFooter(at, size); err != nil {
-		return err
-	}
 	defer func() {
 		if cause := recover(); cause != nil { // the library panics on some damaged files
 			err = fmt.Errorf("it is a damaged Parquet file: %v", cause)
 		}
 	}()
-	file, err := parquet.OpenFile(at, size, parquet.SkipPageIndex(true),
-		parquet.SkipBloomFilters(true))
+	file, err := corpus.OpenParquet(at, size)
 	if err != nil {
-		return fmt.Errorf("it is not a Parquet file: %w", err)
+		return err
 	}
 	columns := file.Root().Columns()
 	var names []string
@@ -49,18 +46,6 @@ func readParquet(ctx context.Context, r io.Reader, to *Series) (err error) {
 		if err := to.readColumn(ctx, c, i); err != nil {
 			return fmt.Errorf("column %q: %w", c.Name(), err)
 		}
-	}
-	return nil
-}
-
-// checkFooter checks the length of the footer, which the library believes: the last 8 bytes are it
-// and PAR1.
-func checkFooter(file io.ReaderAt, size int64) error {
-	var end [8]byte
-	_, err := file.ReadAt(end[:], size-int64(len(end)))
-	if length := int64(binary.LittleEndian.Uint32(end[:])); err != nil ||
-		string(end[4:]) != "PAR1" || length > size-int64(len(end)) {
-		return errors.New("it is not a Parquet file, or not whole")
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "eos", "text_field", "vocabulary_size":
+	case "max_tokens", "eos", "text_field", "vocabulary_size", "shuffle_documents":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}

@@ -40,12 +40,13 @@ func validateTokenizer(spec *rondov1.JobSpec) error {
 		spec.Tokenizer, strings.Join(subwords, " or "), spec.Task)
 }
 
-// keepTokenizer adds the tokenizer's fields that must not change within a job. A file may move: the
-// data's fingerprint has its content.
+// keepTokenizer adds the fields of how texts are read that must not change within a job. A file may
+// move: the data's fingerprint has its content.
 func keepTokenizer(lasts, spec *rondov1.JobSpec) {
 	if spec.Eos != "none" { // older jobs lack it
 		lasts.Eos = spec.Eos
 	}
+	lasts.ShuffleDocuments = spec.ShuffleDocuments
 	if spec.Tokenizer == "bpe" {
 		lasts.VocabularySize = spec.VocabularySize
 	} else if TokenizerFile(spec) != "" {

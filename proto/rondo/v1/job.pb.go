@@ -130,6 +130,7 @@ type JobSpec struct {
 	Normalize          string  `protobuf:"bytes,12,opt,name=normalize,proto3" json:"normalize,omitempty"`
 	Eos                string  `protobuf:"bytes,280,opt,name=eos,proto3" json:"eos,omitempty"`
 	TextField          string  `protobuf:"bytes,281,opt,name=text_field,json=textField,proto3" json:"text_field,omitempty"`
+	ShuffleDocuments   bool    `protobuf:"varint,440,opt,name=shuffle_documents,json=shuffleDocuments,proto3" json:"shuffle_documents,omitempty"`
 	MinFrequency       int64   `protobuf:"varint,13,opt,name=min_frequency,json=minFrequency,proto3" json:"min_frequency,omitempty"`
 	MaxTokens          int64   `protobuf:"varint,14,opt,name=max_tokens,json=maxTokens,proto3" json:"max_tokens,omitempty"`
 	EvalCorpus         string  `protobuf:"bytes,15,opt,name=eval_corpus,json=evalCorpus,proto3" json:"eval_corpus,omitempty"`
@@ -286,6 +287,8 @@ type JobSpec struct {
 	SamplePrefix      string  `protobuf:"bytes,76,opt,name=sample_prefix,json=samplePrefix,proto3" json:"sample_prefix,omitempty"`
 	SampleTokens      int64   `protobuf:"varint,77,opt,name=sample_tokens,json=sampleTokens,proto3" json:"sample_tokens,omitempty"`
 	SampleTemperature float64 `protobuf:"fixed64,78,opt,name=sample_temperature,json=sampleTemperature,proto3" json:"sample_temperature,omitempty"`
+	// In a checkpoint: what the files of --corpus were, unless they are many. No flag sets it.
+	CorpusFiles []*CorpusFile `protobuf:"bytes,442,rep,name=corpus_files,json=corpusFiles,proto3" json:"corpus_files,omitempty"`
 	// Time of the submission, in Unix nanoseconds; no flag sets it. It orders the runs of one name.
 	Submitted     int64 `protobuf:"varint,90,opt,name=submitted,proto3" json:"submitted,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -376,6 +379,13 @@ func (x *JobSpec) GetTextField() string {
 		return x.TextField
 	}
 	return ""
+}
+
+func (x *JobSpec) GetShuffleDocuments() bool {
+	if x != nil {
+		return x.ShuffleDocuments
+	}
+	return false
 }
 
 func (x *JobSpec) GetMinFrequency() int64 {
@@ -1379,11 +1389,79 @@ func (x *JobSpec) GetSampleTemperature() float64 {
 	return 0
 }
 
+func (x *JobSpec) GetCorpusFiles() []*CorpusFile {
+	if x != nil {
+		return x.CorpusFiles
+	}
+	return nil
+}
+
 func (x *JobSpec) GetSubmitted() int64 {
 	if x != nil {
 		return x.Submitted
 	}
 	return 0
+}
+
+// CorpusFile is a file of a corpus, or an object.
+type CorpusFile struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Digest        string                 `protobuf:"bytes,3,opt,name=digest,proto3" json:"digest,omitempty"` // of its content
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CorpusFile) Reset() {
+	*x = CorpusFile{}
+	mi := &file_rondo_v1_job_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CorpusFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CorpusFile) ProtoMessage() {}
+
+func (x *CorpusFile) ProtoReflect() protoreflect.Message {
+	mi := &file_rondo_v1_job_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CorpusFile.ProtoReflect.Descriptor instead.
+func (*CorpusFile) Descriptor() ([]byte, []int) {
+	return file_rondo_v1_job_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *CorpusFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CorpusFile) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *CorpusFile) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
 }
 
 var file_rondo_v1_job_proto_extTypes = []protoimpl.ExtensionInfo{
@@ -1416,15 +1494,15 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xb3\xc1\x01\n" +
+	"\x04_max\"\xfd\xc3\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
 	"\x04task\x18\x02 \x01(\tB\xed\x04\xaa\xbb\x18\xe8\x04\n" +
-	"\xe1\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine; tree: labels of a tree and its nodes, by a recursive network\x12\x02lmR\x04task\x12\x81\x06\n" +
+	"\xe1\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine; tree: labels of a tree and its nodes, by a recursive network\x12\x02lmR\x04task\x12\xdf\x06\n" +
 	"\x06corpus\x18\n" +
-	" \x01(\tB\xe8\x05\xaa\xbb\x18\xe3\x05\n" +
-	"\xcf\x05training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; tree: .txt or .ptb with a tree in brackets in each line, or with --tree balanced as classify; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xd3\x02\n" +
+	" \x01(\tB\xc6\x06\xaa\xbb\x18\xc1\x06\n" +
+	"\xad\x06training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line, .parquet in each row; FOLDER#train, #valid or #test: the files with that word in their names; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; tree: .txt or .ptb with a tree in brackets in each line, or with --tree balanced as classify; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xd3\x02\n" +
 	"\ttokenizer\x18\v \x01(\tB\xb4\x02\xaa\xbb\x18\xaf\x02\n" +
 	"\xa4\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, ngram, hmm and mlp); tasks of examples: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
 	"\x0fvocabulary_size\x18\x90\x03 \x01(\x03Bt\xaa\xbb\x18p\n" +
@@ -1432,10 +1510,12 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
 	"nletters: lower-case, and everything but a-z becomes a space; punctuation: lower-case, and , . ! ? become words\x12\x04none\x1a\x04none\x1a\aletters\x1a\vpunctuation0\x01R\tnormalize\x12\xa1\x01\n" +
 	"\x03eos\x18\x98\x02 \x01(\tB\x8d\x01\xaa\xbb\x18\x88\x01\n" +
-	"jwhere texts have the token <eos>: line: at the ends of lines; document: behind each file or line of .jsonl\x12\x04none\x1a\x04none\x1a\x04line\x1a\bdocumentR\x03eos\x12[\n" +
+	"jwhere texts have the token <eos>: line: at the ends of lines; document: behind each file or line of .jsonl\x12\x04none\x1a\x04none\x1a\x04line\x1a\bdocumentR\x03eos\x12u\n" +
 	"\n" +
-	"text_field\x18\x99\x02 \x01(\tB;\xaa\xbb\x187\n" +
-	"/field of a .jsonl's objects that holds the text\x12\x04textR\ttextField\x12Z\n" +
+	"text_field\x18\x99\x02 \x01(\tBU\xaa\xbb\x18Q\n" +
+	"Ifield of a .jsonl's objects, or column of a .parquet, that holds the text\x12\x04textR\ttextField\x12\x95\x01\n" +
+	"\x11shuffle_documents\x18\xb8\x03 \x01(\bBg\xaa\xbb\x18c\n" +
+	"aread the corpus's documents, its files or the lines of .jsonl, in an order that --seed draws onceR\x10shuffleDocuments\x12Z\n" +
 	"\rmin_frequency\x18\r \x01(\x03B5\xaa\xbb\x181\n" +
 	"#tokens rarer than this become <unk>\x12\x010!\x00\x00\x00\x00\x00\x00\x00\x00R\fminFrequency\x12T\n" +
 	"\n" +
@@ -1755,8 +1835,14 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\rsample_tokens\x18M \x01(\x03B8\xaa\xbb\x184\n" +
 	"\x1btokens of a sample; 0: none\x12\x03200!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00j\xf8@R\fsampleTokens\x12m\n" +
 	"\x12sample_temperature\x18N \x01(\x01B>\xaa\xbb\x18:\n" +
-	"!temperature of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x12\x1c\n" +
-	"\tsubmitted\x18Z \x01(\x03R\tsubmittedJ\x04\bO\x10PR\bstop_dir:F\n" +
+	"!temperature of samples; 0: greedy\x12\x030.7!\x00\x00\x00\x00\x00\x00\x00\x00)\x00\x00\x00\x00\x00\x00Y@R\x11sampleTemperature\x128\n" +
+	"\fcorpus_files\x18\xba\x03 \x03(\v2\x14.rondo.v1.CorpusFileR\vcorpusFiles\x12\x1c\n" +
+	"\tsubmitted\x18Z \x01(\x03R\tsubmittedJ\x04\bO\x10PR\bstop_dir\"N\n" +
+	"\n" +
+	"CorpusFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06digest\x18\x03 \x01(\tR\x06digest:F\n" +
 	"\x04flag\x12\x1d.google.protobuf.FieldOptions\x18\xb5\x87\x03 \x01(\v2\x0e.rondo.v1.FlagR\x04flag\x88\x01\x01B\x1eZ\x1crondo/proto/rondo/v1;rondov1b\x06proto3"
 
 var (
@@ -1771,27 +1857,29 @@ func file_rondo_v1_job_proto_rawDescGZIP() []byte {
 	return file_rondo_v1_job_proto_rawDescData
 }
 
-var file_rondo_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_rondo_v1_job_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_rondo_v1_job_proto_goTypes = []any{
 	(*Flag)(nil),                      // 0: rondo.v1.Flag
 	(*JobSpec)(nil),                   // 1: rondo.v1.JobSpec
-	(*durationpb.Duration)(nil),       // 2: google.protobuf.Duration
-	(*descriptorpb.FieldOptions)(nil), // 3: google.protobuf.FieldOptions
+	(*CorpusFile)(nil),                // 2: rondo.v1.CorpusFile
+	(*durationpb.Duration)(nil),       // 3: google.protobuf.Duration
+	(*descriptorpb.FieldOptions)(nil), // 4: google.protobuf.FieldOptions
 }
 var file_rondo_v1_job_proto_depIdxs = []int32{
-	2, // 0: rondo.v1.JobSpec.chunk_timeout:type_name -> google.protobuf.Duration
-	2, // 1: rondo.v1.JobSpec.lease_ttl:type_name -> google.protobuf.Duration
-	2, // 2: rondo.v1.JobSpec.step_timeout:type_name -> google.protobuf.Duration
-	2, // 3: rondo.v1.JobSpec.regroup_timeout:type_name -> google.protobuf.Duration
-	2, // 4: rondo.v1.JobSpec.join_timeout:type_name -> google.protobuf.Duration
-	2, // 5: rondo.v1.JobSpec.pause_timeout:type_name -> google.protobuf.Duration
-	3, // 6: rondo.v1.flag:extendee -> google.protobuf.FieldOptions
-	0, // 7: rondo.v1.flag:type_name -> rondo.v1.Flag
-	8, // [8:8] is the sub-list for method output_type
-	8, // [8:8] is the sub-list for method input_type
-	7, // [7:8] is the sub-list for extension type_name
-	6, // [6:7] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	3, // 0: rondo.v1.JobSpec.chunk_timeout:type_name -> google.protobuf.Duration
+	3, // 1: rondo.v1.JobSpec.lease_ttl:type_name -> google.protobuf.Duration
+	3, // 2: rondo.v1.JobSpec.step_timeout:type_name -> google.protobuf.Duration
+	3, // 3: rondo.v1.JobSpec.regroup_timeout:type_name -> google.protobuf.Duration
+	3, // 4: rondo.v1.JobSpec.join_timeout:type_name -> google.protobuf.Duration
+	3, // 5: rondo.v1.JobSpec.pause_timeout:type_name -> google.protobuf.Duration
+	2, // 6: rondo.v1.JobSpec.corpus_files:type_name -> rondo.v1.CorpusFile
+	4, // 7: rondo.v1.flag:extendee -> google.protobuf.FieldOptions
+	0, // 8: rondo.v1.flag:type_name -> rondo.v1.Flag
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	8, // [8:9] is the sub-list for extension type_name
+	7, // [7:8] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_rondo_v1_job_proto_init() }
@@ -1806,7 +1894,7 @@ func file_rondo_v1_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_rondo_v1_job_proto_rawDesc), len(file_rondo_v1_job_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   3,
 			NumExtensions: 1,
 			NumServices:   0,
 		},
