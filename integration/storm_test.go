@@ -75,6 +75,7 @@ type loss struct {
 	leader  bool          // it was on one of them
 	took    time.Duration // from the first signal to the first step that none had committed
 	again   int           // committed steps that were done again
+	stood   bool          // the machine stood still meanwhile: took says nothing
 }
 
 // kind tells the losses apart whose recovery takes different ways.
@@ -187,7 +188,8 @@ func (s *storm) round(number int) (l loss) {
 	for i, n := range lost {
 		s.strike(s.nodes[n], l.strikes[i])
 	}
-	l.took = s.watch.untilBeyond(what).Sub(began)
+	s.watch.untilBeyond(what)
+	l.took, l.stood = time.Since(began), s.watch.stood
 	s.watch.untilMore(what, 1+s.rng.IntN(5))
 	for i, n := range lost {
 		s.bringBack(s.nodes[n], l.strikes[i])
@@ -326,12 +328,16 @@ func contents(t *testing.T, dir, step string) map[string]string {
 func tell(t *testing.T, losses []loss) {
 	t.Helper()
 	groups := map[string][]time.Duration{}
-	again := 0
+	again, stood := 0, 0
 	for _, l := range losses {
+		again += l.again
+		if l.stood {
+			stood++
+			continue
+		}
 		for _, name := range []string{"all rounds", l.kind()} {
 			groups[name] = append(groups[name], l.took)
 		}
-		again += l.again
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(groups), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(groups[b]), len(groups[a])), cmp.Compare(a, b))
@@ -344,5 +350,6 @@ func tell(t *testing.T, losses []loss) {
 		t.Logf("to the next step, %s: p50 %v, p99 %v (%d rounds)", name, at(50), at(99),
 			len(took))
 	}
-	t.Logf("%d steps done again in %d rounds", again, len(losses))
+	t.Logf("%d steps done again in %d rounds; the machine stood still in %d of them", again,
+		len(losses), stood)
 }

@@ -10,8 +10,12 @@ import (
 )
 
 const (
-	// watchPause is the time between two looks at the audit logs.
+	// watchPause is the time between two looks at the audit logs. After mostLooks in vain a wait is
+	// given up: while this process stands still, with all others of the job, no look is counted.
 	watchPause = 5 * time.Millisecond
+	mostLooks  = eventTimeout / watchPause
+	// standstill is the time between two looks from which on this process has stood still.
+	standstill = time.Second
 	// watchedSteps is how many steps' commits a watch remembers.
 	watchedSteps = 1 << 12
 )
@@ -29,6 +33,7 @@ type watch struct {
 	old    uint64                // the newest generation at begin
 	before int64                 // highest step committed by generations up to it
 	beyond bool                  // a later one has committed a later step
+	stood  bool                  // this process has stood still since begin
 }
 
 func newWatch(t *testing.T, dir string) *watch {
@@ -43,6 +48,7 @@ func (w *watch) begin() {
 	w.t.Helper()
 	w.look()
 	w.again, w.old, w.before, w.beyond = map[int64]bool{}, w.newest, w.last, false
+	w.stood = false
 }
 
 // look reads what is new.
@@ -95,29 +101,28 @@ func (w *watch) commit(e audit.Entry) {
 	}
 }
 
-// until looks until a condition holds, and returns when it did.
-func (w *watch) until(what string, holds func() bool) time.Time {
+// until looks until a condition holds.
+func (w *watch) until(what string, holds func() bool) {
 	w.t.Helper()
-	deadline := time.After(eventTimeout)
 	tick := time.NewTicker(watchPause)
 	defer tick.Stop()
-	for {
+	looked := time.Now()
+	for range mostLooks {
 		if w.look(); holds() {
-			return time.Now()
+			return
 		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			w.t.Fatalf("%s: not within %v; generation %d of %d workers is at step %d", what,
-				eventTimeout, w.newest, w.worlds[w.newest], w.last)
-		}
+		<-tick.C
+		w.stood = w.stood || time.Since(looked) > standstill
+		looked = time.Now()
 	}
+	w.t.Fatalf("%s: not within %v; generation %d of %d workers is at step %d", what,
+		eventTimeout, w.newest, w.worlds[w.newest], w.last)
 }
 
 // untilBeyond waits for a step that no ring before begin has committed.
-func (w *watch) untilBeyond(what string) time.Time {
+func (w *watch) untilBeyond(what string) {
 	w.t.Helper()
-	return w.until(what+": a new step", func() bool { return w.beyond })
+	w.until(what+": a new step", func() bool { return w.beyond })
 }
 
 // untilMore waits for more steps.

@@ -39,6 +39,10 @@ const (
 	leaveTimeout    = 3 * time.Second // to end the registration
 )
 
+// refusalTime is how long a member's host may refuse connections to it until another member takes
+// it for ended. A worker listens before it registers, so a member that lives never refuses them.
+const refusalTime = 200 * time.Millisecond
+
 // A worker has at most this many open connections at its port for each worker of the ring, and more
 // for those of the next ring.
 const (
@@ -284,7 +288,8 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way,
+		Refusals: refusalTime}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)

@@ -57,7 +57,8 @@ type successor struct {
 
 // Dial opens the link from the worker in seat to its successor at address, and returns when the
 // successor has accepted it. It retries while the successor is not up or not yet in this
-// generation, until ctx or cfg.Timeout ends. A refusal is final.
+// generation, until ctx or cfg.Timeout ends, or for cfg.Refusals if its host refuses connections to
+// it. A refusal by the successor itself is final.
 func Dial(
 	ctx context.Context, address string, seat Seat, cfg DialConfig,
 ) (allreduce.Successor, error) {
@@ -129,6 +130,9 @@ func (s *successor) connect(ctx context.Context) error {
 		}
 		if status.Code(err) == codes.Unavailable {
 			last = errors.New(status.Convert(err).Message())
+		}
+		if gone := s.cfg.Refusals; gone > 0 && s.public.under.refuses(gone) {
+			return fmt.Errorf("its process has ended: %w", last)
 		}
 		s.pause(ctx)
 		if ctx.Err() == nil {
