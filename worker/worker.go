@@ -289,7 +289,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		return errors.Join(err, listener.Close())
 	}
 	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way,
-		Refusals: refusalTime}
+		Refusals: refusalTime, Silence: w.spec.ChunkTimeout.AsDuration()}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)

@@ -526,15 +526,3 @@ func TestOtherServices(t *testing.T) {
 		t.Errorf("health check: %v, %v", answer, err)
 	}
 }
-
-// TestDialEnded: a successor whose host refuses connections has ended. It is named long before the
-// time is over in which one that lives may come.
-func TestDialEnded(t *testing.T) {
-	_, err := grpclink.Dial(t.Context(), port.ForTest(t).Address(), seat(0, 2),
-		grpclink.DialConfig{Timeout: 10 * linktest.Moment, Refusals: brief})
-	var lost *allreduce.PeerError
-	if !errors.As(err, &lost) || lost.Peer.Rank != 1 ||
-		!strings.Contains(err.Error(), "its process has ended") {
-		t.Errorf("%v, want that rank 1 has ended", err)
-	}
-}

@@ -63,6 +63,13 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	return conn, nil
 }
 
+// isReached reports whether any connection has opened.
+func (s *socket) isReached() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn != nil
+}
+
 // refuses reports whether all tries to connect, for at least this long, were refused.
 func (s *socket) refuses(atLeast time.Duration) bool {
 	s.mu.Lock()
