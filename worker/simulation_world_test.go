@@ -148,6 +148,12 @@ func (w *world) startWorkerOn(host string) string {
 			Rank: seat.Rank, World: seat.World, Circle: string(seat.Circle), Ranks: seat.Ranks},
 			addresses)
 	}
+	p.reach = func(_ context.Context, address string) error {
+		if !w.net.Reaches(name, address) {
+			return errors.New("it is not reached")
+		}
+		return nil
+	}
 	w.mu.Lock()
 	w.workers[name] = p
 	w.mu.Unlock()

@@ -56,6 +56,8 @@ type fabric struct {
 	// connect joins the ring of a seat. addresses are those of the ring's members.
 	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error)
+	// reach opens a connection to a member's address, and closes it.
+	reach func(ctx context.Context, address string) error
 	// claim returns true once per job for each name.
 	claim func(ctx context.Context, name string) (bool, error)
 }
@@ -302,6 +304,9 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)
 		}
 		return formed, err
+	}
+	w.reach = func(ctx context.Context, address string) error {
+		return grpclink.Reach(ctx, address, dialing)
 	}
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
