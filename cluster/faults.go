@@ -54,7 +54,7 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 // suspected evicts the accused, or its accuser, if the report comes from the present ring. A slow
 // worker is evicted only if enough others are there; it waits as a spare.
 func suspected(s State, e Suspected, now time.Time) (State, []Action) {
-	e = s.renewed(e)
+	e = renewed(s, e)
 	by, inRing := s.plan.Rank(e.ID)
 	if e.Generation != s.plan.Generation || !inRing || e.Rank == by ||
 		e.Rank < 0 || int(e.Rank) >= len(s.plan.Members) {
@@ -87,7 +87,7 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 // begun. Workers that are lost together are accused at the same moment, each by its neighbours, and
 // the first accusation has a ring planned in which the others still are. The accuser must be in the
 // present ring, too.
-func (s State) renewed(e Suspected) Suspected {
+func renewed(s State, e Suspected) Suspected {
 	if s.begun || e.Slow || e.Generation != s.broken.Generation ||
 		e.Rank < 0 || int(e.Rank) >= len(s.broken.Members) {
 		return e

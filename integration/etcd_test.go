@@ -106,7 +106,7 @@ func etcdClient(t *testing.T, on *host, endpoints ...string) *clientv3.Client {
 	config := clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
 		DialTimeout: 5 * time.Second}
 	if on != nil {
-		config.DialOptions = []grpc.DialOption{grpc.WithContextDialer(on.Dial)}
+		config.DialOptions = []grpc.DialOption{grpc.WithContextDialer(on.dial)}
 	}
 	client, err := clientv3.New(config)
 	if err != nil {

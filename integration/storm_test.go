@@ -31,7 +31,7 @@ const (
 // stormJob are the keys of the job's YAML file, and the flags of the undisturbed job.
 var stormJob = map[string]string{
 	"max_tokens": "20000", "validation_fraction": "0", "layers": "2", "hidden": "16",
-	"dropout": "0.2", "batch": "16", "bptt": "8", "optimizer": "adam", "lr": "0.002",
+	"dropout": "0.2", "batch": "8", "bptt": "8", "optimizer": "adam", "lr": "0.002",
 	"lr_schedule": "constant", "epochs": "0", "sample_tokens": "0", "seed": "7",
 	"reduce": "canonical", "clip_scope": "global",
 }

@@ -21,7 +21,7 @@ func TestProbe(t *testing.T) {
 	}
 	defer func() { _ = data.Close() }()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(spec, data, 1)
+		w := storm{newWorld(spec, data, 1)}
 		w.submit(t)
 		w.startCoordinator(1)
 		for range spec.Workers {
@@ -58,7 +58,7 @@ func TestProbe(t *testing.T) {
 }
 
 // formed returns how many rings were planned.
-func (w *world) formed() int {
+func (w storm) formed() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.rings)

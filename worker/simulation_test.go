@@ -456,7 +456,7 @@ func (w *world) states(t *testing.T) (states []audit.State) {
 }
 
 // prove checks the job's logs, and returns what they prove.
-func (w *world) prove(t *testing.T) *audit.Report {
+func prove(t *testing.T, w *world) *audit.Report {
 	report, err := audit.Prove(t.Context(), os.DirFS(w.spec.AuditDir), nil, w.states(t))
 	if err != nil {
 		t.Fatal(err)
@@ -473,7 +473,7 @@ func (w *world) prove(t *testing.T) *audit.Report {
 
 // check checks the job's logs and losses.
 func (w *world) check(t *testing.T, want map[int64]float64) {
-	w.prove(t)
+	prove(t, w)
 	if w.ended.Failed {
 		return
 	}

@@ -39,7 +39,7 @@ func TestSimulatedStorm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spec := stormSpec()
 		spec.AuditDir = folder
-		w := newWorld(spec, data, 64)
+		w := storm{newWorld(spec, data, 64)}
 		w.submit(t)
 		for number := range 3 {
 			w.startCoordinator(number + 1)
@@ -53,7 +53,7 @@ func TestSimulatedStorm(t *testing.T) {
 		}
 		w.stop(t)
 		w.finish(t)
-		if report := w.prove(t); report.Repeated > int64(rounds) {
+		if report := prove(t, w.world); report.Repeated > int64(rounds) {
 			t.Errorf("%d steps were begun again in %d rounds", report.Repeated, rounds)
 		}
 		for _, promise := range w.broken {
@@ -73,6 +73,9 @@ func TestSimulatedStorm(t *testing.T) {
 	}
 }
 
+// storm is a world whose workers have come, and of which some are lost.
+type storm struct{ *world }
+
 // stormSpec is the simulation's job on 64 workers, with sums that do not depend on their number.
 func stormSpec() *rondov1.JobSpec {
 	spec := simSpec()
@@ -83,7 +86,7 @@ func stormSpec() *rondov1.JobSpec {
 }
 
 // loseTwoHosts returns the time from the loss of two hosts to the next step.
-func (w *world) loseTwoHosts(t *testing.T, leader bool) time.Duration {
+func (w storm) loseTwoHosts(t *testing.T, leader bool) time.Duration {
 	w.untilStep(t, "of all workers", func(world int, _ int64) bool { return world == stormWorkers })
 	began := time.Now()
 	_, before := w.newest()
@@ -111,14 +114,14 @@ func (w *world) loseTwoHosts(t *testing.T, leader bool) time.Duration {
 	return took
 }
 
-func (w *world) hostOf(name string) string {
+func (w storm) hostOf(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.workers[name].member.Host
 }
 
 // crashLeader kills the coordinator that leads, and starts another.
-func (w *world) crashLeader(t *testing.T) {
+func (w storm) crashLeader(t *testing.T) {
 	leader, err := w.store.Leader(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -134,14 +137,14 @@ func (w *world) crashLeader(t *testing.T) {
 }
 
 // newest returns the workers of the ring that has done the highest step, and that step.
-func (w *world) newest() (world int, step int64) {
+func (w storm) newest() (world int, step int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.rings[w.furthest]), w.highest
 }
 
 // untilStep waits for a step of which holds is true.
-func (w *world) untilStep(t *testing.T, what string, holds func(world int, step int64) bool) {
+func (w storm) untilStep(t *testing.T, what string, holds func(world int, step int64) bool) {
 	const pause = 5 * time.Millisecond
 	for limit := time.Now().Add(stormPatience); !holds(w.newest()); time.Sleep(pause) {
 		if time.Now().After(limit) {
@@ -156,7 +159,7 @@ func (w *world) untilStep(t *testing.T, what string, holds func(world int, step 
 }
 
 // stop has the job stop at a step's end.
-func (w *world) stop(t *testing.T) {
+func (w storm) stop(t *testing.T) {
 	leader, err := w.store.Leader(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -13,8 +13,8 @@ import (
 	"rondo/internal/port"
 )
 
-// TestDialLost: a successor whose host refuses connections has ended, and one to which none opens is
-// cut off. Both are named long before the time is over in which one that lives may come.
+// TestDialLost: a successor whose host refuses connections has ended, and one to which none opens
+// is cut off. Both are named long before the time is over in which one that lives may come.
 func TestDialLost(t *testing.T) {
 	never := func(ctx context.Context, _ string) (net.Conn, error) {
 		<-ctx.Done()

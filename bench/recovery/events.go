@@ -34,8 +34,8 @@ func parseEvent(line []byte) (event, error) {
 	return e, nil
 }
 
-// auditEvent makes an event of a line of an audit log: "ring" (Step are done when it starts), "read"
-// or "commit".
+// auditEvent makes an event of a line of an audit log: "ring" (Step are done when it starts),
+// "read" or "commit".
 func auditEvent(e audit.Entry) event {
 	names := map[audit.Kind]string{audit.RingLine: "ring", audit.ReadLine: "read",
 		audit.CommitLine: "commit"}

@@ -70,7 +70,8 @@ func TestParseEvent(t *testing.T) {
 func TestAuditEvent(t *testing.T) {
 	for kind, name := range map[audit.Kind]string{audit.RingLine: "ring", audit.ReadLine: "read",
 		audit.CommitLine: "commit"} {
-		got := auditEvent(audit.Entry{Kind: kind, Log: "a.jsonl", Generation: 7, Step: 41, World: 3})
+		got := auditEvent(audit.Entry{Kind: kind, Log: "a.jsonl", Generation: 7, Step: 41,
+			World: 3})
 		want := event{Event: name, Generation: 7, Step: 41, WorldSize: 3, Log: "a.jsonl"}
 		if got != want {
 			t.Errorf("%+v, want %+v", got, want)

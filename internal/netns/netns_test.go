@@ -3,6 +3,7 @@ package netns
 import (
 	"context"
 	"errors"
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
@@ -76,9 +77,11 @@ func TestUnplug(t *testing.T) {
 	refuses := func(patience time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		conn, err := other.Dial(ctx, one.Address+":9")
-		if err == nil {
-			_ = conn.Close()
+		var err error
+		if entered := other.Enter(func() {
+			_, err = new(net.Dialer).DialContext(ctx, "tcp", one.Address+":9")
+		}); entered != nil {
+			t.Fatal(entered)
 		}
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}
