@@ -25,6 +25,7 @@ const (
 // between them.
 type suspicion struct {
 	from, to string // processes; the link goes from the first to the second
+	out      string // id of the member that was put out
 	at       time.Time
 }
 
@@ -43,25 +44,28 @@ func (c suspicions) add(ring []Member, by, accused Rank, now time.Time) suspicio
 	return append(kept[max(0, len(kept)+1-mostSuspicions):], next)
 }
 
-// troubles returns with how many of the registered processes, besides one, a member has been in an
-// accusation. A process that has died is not registered: the accusation was right.
-func (c suspicions) troubles(m, besides Member, registered []Member) (n int) {
-	others := map[string]bool{}
+// troubles returns with how many living processes, besides one, a member has been in an accusation.
+// One that was put out lives if it has registered again. A process that was lost is registered
+// under its old id for a while, and then no more: the accusation was right.
+func (c suspicions) troubles(m, besides Member, registered []Member) int {
+	living := map[string]bool{}
 	for _, x := range c {
+		other := x.to
 		switch m.process() {
 		case x.from:
-			others[x.to] = true
 		case x.to:
-			others[x.from] = true
+			other = x.from
+		default:
+			continue
+		}
+		if slices.ContainsFunc(registered, func(o Member) bool {
+			return o.process() == other && o.ID != x.out
+		}) {
+			living[other] = true
 		}
 	}
-	delete(others, besides.process()) // it may have died, and be registered still
-	for process := range others {
-		if slices.ContainsFunc(registered, func(o Member) bool { return o.process() == process }) {
-			n++
-		}
-	}
-	return n
+	delete(living, besides.process())
+	return len(living)
 }
 
 // has reports whether the link from one member to the next is under suspicion.
@@ -148,6 +152,7 @@ func putOut(s State, by, accused Rank, text string, now time.Time) (State, []Act
 		text = fmt.Sprintf("%s; but it has had trouble with %d other workers that live", text, n)
 		out = accuser
 	}
+	s.suspicions[len(s.suspicions)-1].out = out.ID
 	s = s.count(out.ID, true, false, now)
 	s.evictions = s.evictions.sendAway(out, now)
 	text += s.evictions.history(out)
