@@ -88,12 +88,18 @@ soak: deps ## train under a rain of at least 500 faults, and compare
 	CGO_ENABLED=$(CGO) RONDO_SOAK_FAULTS=500 go test -count 1 -v -timeout 30m -run TestSoak \
 		./integration
 
+.PHONY: storm
+storm: deps ## lose any two hosts of workers at once, 500 times; print the times to the next step
+	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 30m -run SimulatedStorm ./worker
+	CGO_ENABLED=$(CGO) RONDO_STORM_ROUNDS=500 go test -count 1 -v -timeout 240m -run TestStorm \
+		./integration
+
 .PHONY: integration-k8s
 integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/README.md asks for
 	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 120m ./integration/k8s
 
 .PHONY: nightly
-nightly: deps soak ## the soak, jumping clocks, thousands of histories, fuzzing, other systems
+nightly: deps soak storm ## soak, storm, jumping clocks, thousands of histories, fuzzing, systems
 	CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m -run Simulation ./cluster -seeds 20000
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m \
 		-run 'WallClock|LeaderUnderReports|RingUnderStrangers' ./integration

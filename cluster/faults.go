@@ -54,6 +54,7 @@ func failed(s State, e Failed, now time.Time) (State, []Action) {
 // suspected evicts the accused, or its accuser, if the report comes from the present ring. A slow
 // worker is evicted only if enough others are there; it waits as a spare.
 func suspected(s State, e Suspected, now time.Time) (State, []Action) {
+	e = renewed(s, e)
 	by, inRing := s.plan.Rank(e.ID)
 	if e.Generation != s.plan.Generation || !inRing || e.Rank == by ||
 		e.Rank < 0 || int(e.Rank) >= len(s.plan.Members) {
@@ -80,4 +81,19 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 			"it fewer than %d workers (--min-workers) are left", why, s.job.MinWorkers)}}
 	}
 	return regroup(without, why, now)
+}
+
+// renewed returns an accusation in the ring that broke as one in the present ring, until that has
+// begun. Workers that are lost together are accused at the same moment, each by its neighbours, and
+// the first accusation has a ring planned in which the others still are. The accuser must be in the
+// present ring, too.
+func renewed(s State, e Suspected) Suspected {
+	if s.begun || e.Slow || e.Generation != s.broken.Generation ||
+		e.Rank < 0 || int(e.Rank) >= len(s.broken.Members) {
+		return e
+	}
+	if rank, is := s.plan.Rank(s.broken.Members[e.Rank].ID); is {
+		e.Generation, e.Rank = s.plan.Generation, rank
+	}
+	return e
 }

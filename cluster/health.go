@@ -17,6 +17,9 @@ const (
 	// It doubles with each further one, up to mostAway.
 	firstAway = 15 * time.Second
 	mostAway  = 10 * time.Minute
+	// answerTime is how soon a living worker leaves that was put out. One that was lost leaves when
+	// its lease ends.
+	answerTime = time.Second
 	// mostSuspicions is how many links are under suspicion at most. The oldest are dropped.
 	mostSuspicions = 256
 )
@@ -26,6 +29,8 @@ const (
 type suspicion struct {
 	from, to string // processes; the link goes from the first to the second
 	at       time.Time
+	out      Member // the one that was put out
+	answered bool   // it left at once, as a worker does that lives and hears of its eviction
 }
 
 // suspicions are the links that were in an accusation, the newest last. It is a value, as State is.
@@ -43,25 +48,39 @@ func (c suspicions) add(ring []Member, by, accused Rank, now time.Time) suspicio
 	return append(kept[max(0, len(kept)+1-mostSuspicions):], next)
 }
 
-// troubles returns with how many of the registered processes, besides one, a member has been in an
-// accusation. A process that has died is not registered: the accusation was right.
-func (c suspicions) troubles(m, besides Member, registered []Member) (n int) {
-	others := map[string]bool{}
+// left returns the suspicions after members have left.
+func (c suspicions) left(ids []string, now time.Time) suspicions {
+	c = slices.Clone(c)
+	for i, x := range c {
+		c[i].answered = x.answered ||
+			slices.Contains(ids, x.out.ID) && now.Sub(x.at) <= answerTime
+	}
+	return c
+}
+
+// troubles returns with how many living processes, besides one, a member has been in an accusation.
+// One that was put out counts if it left at once, and has registered again. If it was lost, for
+// good or for a while, the accusation was right.
+func (c suspicions) troubles(m, besides Member, registered []Member) int {
+	living := map[string]bool{}
 	for _, x := range c {
+		other := x.to
 		switch m.process() {
 		case x.from:
-			others[x.to] = true
 		case x.to:
-			others[x.from] = true
+			other = x.from
+		default:
+			continue
+		}
+		lost := x.out.process() == other && !x.answered
+		if !lost && slices.ContainsFunc(registered, func(o Member) bool {
+			return o.process() == other && o.ID != x.out.ID
+		}) {
+			living[other] = true
 		}
 	}
-	delete(others, besides.process()) // it may have died, and be registered still
-	for process := range others {
-		if slices.ContainsFunc(registered, func(o Member) bool { return o.process() == process }) {
-			n++
-		}
-	}
-	return n
+	delete(living, besides.process())
+	return len(living)
 }
 
 // has reports whether the link from one member to the next is under suspicion.
@@ -148,6 +167,7 @@ func putOut(s State, by, accused Rank, text string, now time.Time) (State, []Act
 		text = fmt.Sprintf("%s; but it has had trouble with %d other workers that live", text, n)
 		out = accuser
 	}
+	s.suspicions[len(s.suspicions)-1].out = out
 	s = s.count(out.ID, true, false, now)
 	s.evictions = s.evictions.sendAway(out, now)
 	text += s.evictions.history(out)

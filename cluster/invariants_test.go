@@ -21,6 +21,13 @@ func (s invariants) checkWord(e Event, actions []Action) error {
 	default:
 		return nil
 	}
+	if accusation, is := e.(Suspected); is && len(actions) > 0 && about < s.stored.Generation {
+		// It may be about a member that is still in the ring, which has not begun.
+		if _, goesOn := s.stored.Rank(accusation.ID); goesOn && !accusation.Slow {
+			s.seen["late accusation"]++
+			return nil
+		}
+	}
 	if about != s.stored.Generation {
 		s.seen["stale word"]++
 		if len(actions) > 0 {
@@ -102,7 +109,7 @@ func (s invariants) checkEvictions(e Event, p Plan) error {
 		accused := ""
 		switch e := e.(type) {
 		case Suspected:
-			accused = s.stored.Members[e.Rank].ID
+			accused = s.rings[e.Generation][e.Rank].ID
 		case Failed:
 			accused = e.ID
 		}

@@ -203,6 +203,7 @@ func settle(s State, now time.Time) (State, []Action) {
 }
 
 func left(s State, ids []string, now time.Time) (State, []Action) {
+	s.suspicions = s.suspicions.left(ids, now)
 	s.members = without(s.members, ids...)
 	gone, inRing, done := setOf(ids), idsOf(s.plan.Members), setOf(s.done)
 	isGone := func(id string) bool { return gone[id] }

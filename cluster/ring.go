@@ -225,6 +225,9 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 		s.plan.Phase = Running
 	}
 	s.lastMembers = s.plan.veterans()
+	if s.begun || s.broken.Generation == 0 { // a new leader does not know whether it has begun
+		s.broken = s.plan
+	}
 	last := s.trusted()
 	if !slices.ContainsFunc(chosen, ranks.isNew) || ranks.allNew(chosen) {
 		last = nil // all members have the state, or it is given up

@@ -48,6 +48,7 @@ func TestSimulation(t *testing.T) {
 		"ring grew", "ring shrank", "several lost at once", "paused", "went on after a pause",
 		"stopped while paused", "lost while stopping", "evicted: rejoin", "evicted: resync",
 		"evicted: wait", "evicted: leave", "slow one taken back", "stale word",
+		"late accusation",
 		"rank 0 replaced", "began anew", "taken over while paused",
 		"veteran chosen before a newcomer", "kept out: corrupt again and again",
 		"several left as asked",
@@ -67,6 +68,7 @@ type simulation struct {
 	now     time.Time
 	job     Job
 	stored  Plan
+	rings   map[Generation][]Member
 	last    []Member           // the last ring, without members whose state may be wrong
 	members []Member           // registered
 	away    []Member           // cut off from the store; they return
@@ -95,7 +97,8 @@ func newSimulation(seed uint64, seen map[string]int) *simulation {
 	return &simulation{
 		random: random, seen: seen, now: time.Unix(0, 0), job: job,
 		faulty: random.IntN(6) == 0,
-		said:   make(map[string][]Event), stored: Plan{Generation: Generation(random.IntN(3))},
+		said:   make(map[string][]Event), rings: make(map[Generation][]Member),
+		stored: Plan{Generation: Generation(random.IntN(3))},
 	}
 }
 
@@ -432,6 +435,7 @@ func (s *simulation) keep(p Plan) {
 	}
 	anew := p.Generation > s.stored.Generation
 	s.stored = p
+	s.rings[p.Generation] = p.Members
 	for _, e := range p.Evicted {
 		if e.Remedy == Resync {
 			s.last = without(s.last, e.ID)

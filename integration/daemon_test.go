@@ -20,6 +20,7 @@ type daemon struct {
 	stderr *transcript.Text
 	ended  chan struct{} // closed when the process has ended
 	err    error         // of the wait; valid then
+	quiet  bool          // a failed test does not show its output
 }
 
 // launch starts a command, which is killed at the test's end if it still runs.
@@ -40,7 +41,7 @@ func launch(t *testing.T, on *host, env []string, argv ...string) *daemon {
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Kill() // it may have ended
 		<-d.ended
-		if t.Failed() {
+		if t.Failed() && !d.quiet {
 			t.Logf("%s (process %d) wrote:\n%s", strings.Join(argv, " "), d.pid(),
 				brief(d.stderr.String()))
 		}
@@ -62,6 +63,11 @@ func (d *daemon) kill() {
 	d.t.Helper()
 	d.signal(syscall.SIGKILL)
 	<-d.ended
+}
+
+// dismiss forgets a process that has ended as it should.
+func (d *daemon) dismiss() {
+	d.quiet, d.stdout, d.stderr, d.cmd.Stdout, d.cmd.Stderr = true, nil, nil, nil, nil
 }
 
 // exitCode waits for the process's end.

@@ -14,6 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 
 	"rondo/internal/port"
 )
@@ -67,19 +68,19 @@ func serveEtcd(text string) int {
 // etcds is an etcd cluster of killable processes.
 type etcds struct {
 	t       *testing.T
-	on      *host
+	on      []*host // of each member; nil: this machine
 	configs []etcdConfig
 	members []*daemon
-	client  *clientv3.Client // nil on a host of a test network, which has no way out
+	client  *clientv3.Client
 }
 
-// startEtcds starts an etcd cluster, on a host of a test network or here.
-func startEtcds(t *testing.T, on *host, members int) *etcds {
+// startEtcds starts an etcd cluster with a member on each host.
+func startEtcds(t *testing.T, on ...*host) *etcds {
 	t.Helper()
-	c := &etcds{t: t, on: on, members: make([]*daemon, members)}
+	c := &etcds{t: t, on: on, members: make([]*daemon, len(on))}
 	var peers []string
 	dir := t.TempDir()
-	for i := range members {
+	for i, on := range on {
 		config := etcdConfig{Name: fmt.Sprintf("etcd%d", i), Dir: filepath.Join(dir, fmt.Sprint(i)),
 			Client: port.ForTest(t).Address(), Peer: port.ForTest(t).Address()}
 		if on != nil {
@@ -95,16 +96,19 @@ func startEtcds(t *testing.T, on *host, members int) *etcds {
 	for i := range c.configs {
 		c.ready(i)
 	}
-	if on == nil {
-		c.client = etcdClient(t, c.endpoints()...)
-	}
+	c.client = etcdClient(t, on[len(on)-1], c.endpoints()...)
 	return c
 }
 
-func etcdClient(t *testing.T, endpoints ...string) *clientv3.Client {
+// etcdClient is a client on a host.
+func etcdClient(t *testing.T, on *host, endpoints ...string) *clientv3.Client {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
-		DialTimeout: 5 * time.Second})
+	config := clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(),
+		DialTimeout: 5 * time.Second}
+	if on != nil {
+		config.DialOptions = []grpc.DialOption{grpc.WithContextDialer(on.dial)}
+	}
+	client, err := clientv3.New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +127,7 @@ func (c *etcds) launch(i int) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	c.members[i] = launch(c.t, c.on, append(os.Environ(), etcdVariable+"="+string(config)), self)
+	c.members[i] = launch(c.t, c.on[i], append(os.Environ(), etcdVariable+"="+string(config)), self)
 }
 
 func (c *etcds) ready(i int) {

@@ -122,7 +122,7 @@ func TestLeaderUnderReports(t *testing.T) {
 	if os.Getenv(longVariable) != "" {
 		reports, watches = 100_000, 1_000
 	}
-	r := &rig{job: "flooded", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
+	r := &rig{job: "flooded", folder: binaries, etcd: startEtcds(t, nil), trial: &trial{t: t}}
 	r.flags = r.place(r.etcd.endpoints()...)
 	spec := write(t, "job.yaml", "max_tokens: 20000\nhidden: 8\nworkers: 2\njoin_timeout: 1h\n")
 	leader := r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", spec},

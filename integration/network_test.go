@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"cmp"
+	"context"
 	"errors"
+	"net"
 	"testing"
 
 	"rondo/internal/netns"
@@ -56,6 +59,12 @@ func (h *host) argv(argv []string) []string {
 		return argv
 	}
 	return h.Command(argv)
+}
+
+// dial opens a TCP connection of this process from the host.
+func (h *host) dial(ctx context.Context, address string) (conn net.Conn, err error) {
+	entered := h.Enter(func() { conn, err = new(net.Dialer).DialContext(ctx, "tcp", address) })
+	return conn, cmp.Or(entered, err)
 }
 
 // deafen has the host lose all packets that come from another.

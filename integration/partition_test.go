@@ -24,7 +24,7 @@ func cutFromEtcd(t *testing.T) {
 	r := newRig(t, rigConfig{network: network})
 	worker := r.of(1)
 	on := r.hosts[worker]
-	on.deafen(r.etcd.on)
+	on.deafen(r.etcd.on[0])
 	r.untilRing(2, fmt.Sprintf("host %s, pid %d", on.Name, worker.pid()))
 	r.untilMore(10)
 	on.heal()

@@ -65,7 +65,7 @@ func want(t *testing.T, address, startup, readiness, liveness string) {
 // time. The others of its kind are not disturbed by that.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	r := &rig{job: "probed", folder: binaries, etcd: startEtcds(t, nil, 1)}
+	r := &rig{job: "probed", folder: binaries, etcd: startEtcds(t, nil)}
 	r.flags = r.place(r.etcd.endpoints()...)
 	worker := func() (*daemon, string) {
 		address := port.ForTest(t).Address()
@@ -128,7 +128,7 @@ func TestSIGTERMWhileACorpusOpens(t *testing.T) {
 	if err := os.WriteFile(text, []byte(large), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{job: "large", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
+	r := &rig{job: "large", folder: binaries, etcd: startEtcds(t, nil), trial: &trial{t: t}}
 	r.flags = r.place(r.etcd.endpoints()...)
 	r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", write(t, "job.yaml",
 		fmt.Sprintf("corpus: %s\ntokenizer: word\nworkers: 1\n", text))}, r.flags...))
@@ -167,7 +167,7 @@ func reads(pid int, path string) bool {
 // TestSIGTERMBeforeTheFirstRing: a worker that waits for others goes at once.
 func TestSIGTERMBeforeTheFirstRing(t *testing.T) {
 	t.Parallel()
-	r := &rig{job: "forming", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
+	r := &rig{job: "forming", folder: binaries, etcd: startEtcds(t, nil), trial: &trial{t: t}}
 	r.flags = r.place(r.etcd.endpoints()...)
 	r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", write(t, "job.yaml",
 		"max_tokens: 20000\nhidden: 8\nworkers: 2\n")}, r.flags...))
@@ -185,7 +185,7 @@ func TestSIGTERMBeforeTheFirstRing(t *testing.T) {
 // for it until --step-timeout.
 func TestSIGTERMInARingThatDoesNotForm(t *testing.T) {
 	t.Parallel()
-	r := &rig{job: "halted", folder: binaries, etcd: startEtcds(t, nil, 1), trial: &trial{t: t}}
+	r := &rig{job: "halted", folder: binaries, etcd: startEtcds(t, nil), trial: &trial{t: t}}
 	r.flags = r.place(r.etcd.endpoints()...)
 	r.daemon(nil, "coordinator", append([]string{"--run", "1", "--spec", write(t, "job.yaml",
 		"max_tokens: 20000\nhidden: 8\nworkers: 2\n")}, r.flags...))

@@ -46,7 +46,9 @@ func newRig(t *testing.T, c rigConfig) *rig {
 	t.Helper()
 	r := &rig{job: "rig", relays: map[*daemon]*relay{}, hosts: map[*daemon]*host{},
 		folder: cmp.Or(c.binaries, binaries)}
-	r.etcd = startEtcds(t, c.network.host("etcd"), max(1, c.etcds))
+	members := make([]*host, max(1, c.etcds))
+	members[0] = c.network.host("etcd")
+	r.etcd = startEtcds(t, members...)
 	r.flags = r.place(r.etcd.endpoints()...)
 	workers := c.workers
 	if workers == 0 {

@@ -36,6 +36,7 @@ type expelledError struct {
 	forget bool // its state must be discarded
 	alone  bool // it is cut off from etcd, so no other worker may have the state
 	atOnce bool // it registers again without a pause
+	probe  bool // others broke a ring because of it: it looks first whether it reaches them
 }
 
 func (e *expelledError) Error() string { return e.reason }
@@ -68,6 +69,9 @@ func (w *worker) live(ctx context.Context) (err error) {
 		}
 		if out.atOnce {
 			pause = 0
+		}
+		if out.probe {
+			w.probe(ctx)
 		}
 		wait := jittered(pause, w.member.ID)
 		w.log.Warn("this worker is no longer a member, and registers again", "reason", out.reason,
@@ -291,7 +295,7 @@ func (w *worker) evicted(plan cluster.Plan) error {
 			return errors.New(e.Reason) // because of this machine; another may do
 		case cluster.Rejoin, cluster.Resync:
 			return &expelledError{reason: "evicted: " + e.Reason,
-				forget: e.Remedy == cluster.Resync}
+				forget: e.Remedy == cluster.Resync, probe: e.Remedy == cluster.Rejoin}
 		case cluster.Wait:
 		}
 	}

@@ -455,8 +455,8 @@ func (w *world) states(t *testing.T) (states []audit.State) {
 	return states
 }
 
-// check checks the job's logs and losses.
-func (w *world) check(t *testing.T, want map[int64]float64) {
+// prove checks the job's logs, and returns what they prove.
+func prove(t *testing.T, w *world) *audit.Report {
 	report, err := audit.Prove(t.Context(), os.DirFS(w.spec.AuditDir), nil, w.states(t))
 	if err != nil {
 		t.Fatal(err)
@@ -468,6 +468,12 @@ func (w *world) check(t *testing.T, want map[int64]float64) {
 			t.Errorf("the audit: %s", finding)
 		}
 	}
+	return report
+}
+
+// check checks the job's logs and losses.
+func (w *world) check(t *testing.T, want map[int64]float64) {
+	prove(t, w)
 	if w.ended.Failed {
 		return
 	}

@@ -119,11 +119,18 @@ func (j *journal) logger(name string) *slog.Logger {
 		}})).With("at", name)
 }
 
+// startWorker starts a worker on one of two hosts.
 func (w *world) startWorker() string {
+	w.mu.Lock()
+	host := fmt.Sprintf("host-%d", (w.spawned+1)%2)
+	w.mu.Unlock()
+	return w.startWorkerOn(host)
+}
+
+func (w *world) startWorkerOn(host string) string {
 	w.mu.Lock()
 	w.spawned++
 	name := fmt.Sprintf("w%d", w.spawned)
-	host := fmt.Sprintf("host-%d", w.spawned%2)
 	w.mu.Unlock()
 	client := w.store.As(name)
 	ctx, kill := context.WithCancel(context.Background())
@@ -140,6 +147,12 @@ func (w *world) startWorker() string {
 		return w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
 			Rank: seat.Rank, World: seat.World, Circle: string(seat.Circle), Ranks: seat.Ranks},
 			addresses)
+	}
+	p.reach = func(_ context.Context, address string) error {
+		if !w.net.Reaches(name, address) {
+			return errors.New("it is not reached")
+		}
+		return nil
 	}
 	w.mu.Lock()
 	w.workers[name] = p

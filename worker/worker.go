@@ -39,6 +39,10 @@ const (
 	leaveTimeout    = 3 * time.Second // to end the registration
 )
 
+// refusalTime is how long a member's host may refuse connections to it until another member takes
+// it for ended. A worker listens before it registers, so a member that lives never refuses them.
+const refusalTime = 200 * time.Millisecond
+
 // A worker has at most this many open connections at its port for each worker of the ring, and more
 // for those of the next ring.
 const (
@@ -52,6 +56,8 @@ type fabric struct {
 	// connect joins the ring of a seat. addresses are those of the ring's members.
 	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error)
+	// reach opens a connection to a member's address, and closes it.
+	reach func(ctx context.Context, address string) error
 	// claim returns true once per job for each name.
 	claim func(ctx context.Context, name string) (bool, error)
 }
@@ -284,7 +290,8 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way}
+	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way,
+		Refusals: refusalTime, Silence: w.spec.ChunkTimeout.AsDuration()}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)
@@ -297,6 +304,9 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)
 		}
 		return formed, err
+	}
+	w.reach = func(ctx context.Context, address string) error {
+		return grpclink.Reach(ctx, address, dialing)
 	}
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)

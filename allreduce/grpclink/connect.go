@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/connectivity"
+
 	"rondo/allreduce"
 )
 
@@ -64,4 +66,26 @@ func Connect(
 		return allreduce.Links{}, acceptErr // a dial error, if any, followed from this one
 	}
 	return allreduce.Links{}, dialErr
+}
+
+// Reach returns nil once a connection to the worker at an address has opened, which it then closes.
+// It tries until ctx ends.
+func Reach(ctx context.Context, address string, cfg DialConfig) error {
+	cfg, err := cfg.validate()
+	if err != nil {
+		return err
+	}
+	to, err := cfg.client(address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.close() }() // nothing was sent
+	to.conn.Connect()
+	for state := to.conn.GetState(); state != connectivity.Ready; state = to.conn.GetState() {
+		if !to.conn.WaitForStateChange(ctx, state) {
+			return fmt.Errorf("no connection to %s: %w", address, context.Cause(ctx))
+		}
+		to.conn.Connect() // again, if it had become idle
+	}
+	return nil
 }

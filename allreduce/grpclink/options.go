@@ -85,6 +85,14 @@ type DialConfig struct {
 	// the context; 0 is 30 s.
 	Timeout time.Duration
 
+	// Refusals is how long the successor's host may refuse connections to its address until its
+	// process counts as ended; 0: it may still start, within Timeout.
+	Refusals time.Duration
+
+	// Silence is how long no connection to the successor may open until it counts as cut off, or
+	// its host as down; 0: as long as Timeout.
+	Silence time.Duration
+
 	// AbortGrace is how long Abort waits for the successor to take the reason; 0 is 250 ms. After
 	// that the successor sees the stream end without a reason.
 	AbortGrace time.Duration

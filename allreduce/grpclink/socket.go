@@ -2,9 +2,12 @@ package grpclink
 
 import (
 	"context"
+	"errors"
 	"net"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"rondo/allreduce/grpclink/framing"
 )
@@ -19,6 +22,7 @@ type socket struct {
 	mu      sync.Mutex
 	network string // of the newest connection
 	conn    net.Conn
+	refused time.Time // first of the refusals since the last other end of a try; zero: none
 	shut    bool
 }
 
@@ -34,11 +38,17 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 // open is gRPC's dialer. Each connection replaces one that has failed.
 func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := s.dial(ctx, address)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !errors.Is(err, syscall.ECONNREFUSED):
+		s.refused = time.Time{}
+	case s.refused.IsZero():
+		s.refused = time.Now()
+	}
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.shut {
 		conn.Close()
 		return nil, net.ErrClosed
@@ -51,6 +61,20 @@ func (s *socket) open(ctx context.Context, address string) (net.Conn, error) {
 	}
 	s.conn, s.network = conn, network
 	return conn, nil
+}
+
+// isReached reports whether any connection has opened.
+func (s *socket) isReached() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conn != nil
+}
+
+// refuses reports whether all tries to connect, for at least this long, were refused.
+func (s *socket) refuses(atLeast time.Duration) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.refused.IsZero() && time.Since(s.refused) >= atLeast
 }
 
 func (s *socket) kind() string {

@@ -57,7 +57,8 @@ type successor struct {
 
 // Dial opens the link from the worker in seat to its successor at address, and returns when the
 // successor has accepted it. It retries while the successor is not up or not yet in this
-// generation, until ctx or cfg.Timeout ends. A refusal is final.
+// generation, until ctx or cfg.Timeout ends; for cfg.Refusals if its host refuses connections, and
+// for cfg.Silence if none opens. A refusal by the successor itself is final.
 func Dial(
 	ctx context.Context, address string, seat Seat, cfg DialConfig,
 ) (allreduce.Successor, error) {
@@ -83,7 +84,7 @@ func Dial(
 		return nil, err
 	}
 	s.client = s.public
-	err = s.connect(ctx)
+	err = s.connectInTime(ctx)
 	if err != nil {
 		s.client.close()
 	}
@@ -116,6 +117,21 @@ func Dial(
 	return s, nil
 }
 
+// connectInTime is connect, and gives up after cfg.Silence unless a connection has opened.
+func (s *successor) connectInTime(ctx context.Context) error {
+	if s.cfg.Silence == 0 {
+		return s.connect(ctx)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer time.AfterFunc(s.cfg.Silence, func() {
+		if !s.public.under.isReached() {
+			cancel(errors.New("it is cut off, or its host is down"))
+		}
+	}).Stop()
+	return s.connect(ctx)
+}
+
 // connect opens the stream. It retries while the successor is unavailable.
 func (s *successor) connect(ctx context.Context) error {
 	start, last := time.Now(), error(nil)
@@ -129,6 +145,9 @@ func (s *successor) connect(ctx context.Context) error {
 		}
 		if status.Code(err) == codes.Unavailable {
 			last = errors.New(status.Convert(err).Message())
+		}
+		if gone := s.cfg.Refusals; gone > 0 && s.public.under.refuses(gone) {
+			return fmt.Errorf("its process has ended: %w", last)
 		}
 		s.pause(ctx)
 		if ctx.Err() == nil {

@@ -89,6 +89,13 @@ func (n *Network) Heal(from, to string) {
 	n.settle()
 }
 
+// Reaches reports whether messages pass between two peers in both directions.
+func (n *Network) Reaches(a, b string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return passes(n.at(direction{a, b})) && passes(n.at(direction{b, a}))
+}
+
 func passes(r *path) bool {
 	select {
 	case <-r.open:

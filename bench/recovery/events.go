@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"rondo/audit"
 )
 
 // event is a line of `rondo train --json`, of bench/peers/torch_elastic.py, or of an audit log.
@@ -32,27 +34,13 @@ func parseEvent(line []byte) (event, error) {
 	return e, nil
 }
 
-// parseAudit makes an event of a line of an audit log: "ring" (Step are done when it starts),
+// auditEvent makes an event of a line of an audit log: "ring" (Step are done when it starts),
 // "read" or "commit".
-func parseAudit(line []byte) (event, error) {
-	type entry struct {
-		Generation uint64 `json:"generation"`
-		Step       int64  `json:"step"`
-		From       int64  `json:"from"`
-		World      int64  `json:"world"`
-	}
-	var one map[string]entry
-	if err := json.Unmarshal(line, &one); err != nil || len(one) != 1 {
-		return event{}, fmt.Errorf("%q is not a line of an audit log: %w", line, err)
-	}
-	for name, in := range one {
-		if in.Generation == 0 {
-			return event{}, fmt.Errorf("%q, a line of an audit log, names no generation", line)
-		}
-		return event{Event: name, Generation: in.Generation, Step: in.Step + in.From,
-			WorldSize: in.World}, nil
-	}
-	panic("one entry, and none")
+func auditEvent(e audit.Entry) event {
+	names := map[audit.Kind]string{audit.RingLine: "ring", audit.ReadLine: "read",
+		audit.CommitLine: "commit"}
+	return event{Event: names[e.Kind], Generation: e.Generation, Step: e.Step,
+		WorldSize: int64(e.World), Log: e.Log}
 }
 
 // ring tells the rings of a job apart: Rondo's by generation, torchrun's by the process that has

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rondo/audit"
 )
 
 func TestPercentile(t *testing.T) {
@@ -65,58 +67,15 @@ func TestParseEvent(t *testing.T) {
 	}
 }
 
-func TestParseAudit(t *testing.T) {
-	for line, want := range map[string]event{
-		`{"ring":{"run":1,"generation":7,"from":41,"world":3,"lanes":6,"sampling":"sequential"}}`: {
-			Event: "ring", Generation: 7, Step: 41, WorldSize: 3},
-		`{"read":{"generation":7,"step":42,"first":2,"offsets":[8,9],"crc":5}}`: {
-			Event: "read", Generation: 7, Step: 42},
-		`{"commit":{"generation":7,"step":42}}`: {Event: "commit", Generation: 7, Step: 42},
-	} {
-		if got, err := parseAudit([]byte(line)); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", line, got, err)
+func TestAuditEvent(t *testing.T) {
+	for kind, name := range map[audit.Kind]string{audit.RingLine: "ring", audit.ReadLine: "read",
+		audit.CommitLine: "commit"} {
+		got := auditEvent(audit.Entry{Kind: kind, Log: "a.jsonl", Generation: 7, Step: 41,
+			World: 3})
+		want := event{Event: name, Generation: 7, Step: 41, WorldSize: 3, Log: "a.jsonl"}
+		if got != want {
+			t.Errorf("%+v, want %+v", got, want)
 		}
-	}
-	for _, line := range []string{"", "{}", `{"commit":{}}`, `{"commit":{"generation":7}`,
-		`{"commit":{"generation":1},"read":{"generation":1}}`} {
-		if got, err := parseAudit([]byte(line)); err == nil {
-			t.Errorf("%q: %+v", line, got)
-		}
-	}
-}
-
-// A log that grows while it is read, in pieces that end anywhere.
-func TestTrail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "a.jsonl")
-	out, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = out.Close() }()
-	in, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = in.Close() }()
-	text := ""
-	for step := range 20 {
-		text += fmt.Sprintf(`{"commit":{"generation":2,"step":%d}}`+"\n", step+1)
-	}
-	f, next := &trail{file: in}, int64(1)
-	for piece := range slices.Chunk([]byte(text+"nonsense\n"), 7) {
-		if _, err := out.Write(piece); err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range f.next() {
-			bad := next == 21
-			if (e.Event == unreadable) != bad || !bad && e.Step != next || e.At.IsZero() {
-				t.Errorf("event %d: %+v", next, e)
-			}
-			next++
-		}
-	}
-	if next != 22 {
-		t.Errorf("%d events, want 21", next-1)
 	}
 }
 

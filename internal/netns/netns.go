@@ -183,6 +183,16 @@ func (h *Host) Deafen(from *Host) error {
 // Heal undoes Deafen.
 func (h *Host) Heal() error { return h.nft("delete table ip cut") }
 
+// Unplug takes the host off the network. Its processes go on.
+func (h *Host) Unplug() error { return h.carrier("down") }
+
+// Plug undoes Unplug.
+func (h *Host) Plug() error { return h.carrier("up") }
+
+func (h *Host) carrier(state string) error {
+	return run("ip", "-n", h.bridge, "link", "set", h.port, state)
+}
+
 // nft changes the host's packet filter.
 func (h *Host) nft(rule string) error {
 	return run("ip", append([]string{"netns", "exec", h.namespace, "nft"},

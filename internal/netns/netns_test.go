@@ -1,11 +1,15 @@
 package netns
 
 import (
+	"context"
 	"errors"
+	"net"
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 func TestAbandoned(t *testing.T) {
@@ -63,6 +67,38 @@ func TestHosts(t *testing.T) {
 	}
 	if err := other.Heal(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestUnplug: a host that is off the network is not reached from another, and is again afterwards.
+func TestUnplug(t *testing.T) {
+	_, one, other := newNetwork(t)
+	// Nobody listens: a host that is reached refuses, and of one that is not nothing is heard.
+	refuses := func(patience time.Duration) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		var err error
+		if entered := other.Enter(func() {
+			_, err = new(net.Dialer).DialContext(ctx, "tcp", one.Address+":9")
+		}); entered != nil {
+			t.Fatal(entered)
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	}
+	if !refuses(time.Minute) {
+		t.Fatal("a host is not reached from another")
+	}
+	if err := one.Unplug(); err != nil {
+		t.Fatal(err)
+	}
+	if refuses(time.Second) {
+		t.Error("a host off the network is reached")
+	}
+	if err := one.Plug(); err != nil {
+		t.Fatal(err)
+	}
+	if !refuses(time.Minute) {
+		t.Error("a host that is back is not reached")
 	}
 }
 
