@@ -229,14 +229,24 @@ func TestPaths(t *testing.T) {
 	})
 }
 
-// The observer may patch the Job that it is told of, and no other.
+// The observer may patch the Job and the record that it is told of, and no others. What else it may
+// do, it may not limit to one object: see its namespace, and record events.
 func TestObserversJob(t *testing.T) {
 	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
 		role := only[*rbacv1.Role](t, objects, "rondo-coordinator")
 		args := only[*appsv1.Deployment](t, objects,
 			"rondo-coordinator").Spec.Template.Spec.Containers[1].Args
+		flags := map[string]string{"jobs": "--kube-job", "configmaps": "--kube-record"}
 		for _, rule := range role.Rules {
-			if len(rule.ResourceNames) != 1 || !slices.Contains(args, "--kube-job=$(JOB)"+
+			flag, limited := flags[rule.Resources[0]]
+			if !limited {
+				may := rule.Resources[0] + " " + strings.Join(rule.Verbs, " ")
+				if may != "events create patch" && may != "namespaces get" {
+					t.Errorf("it may also: %s", may)
+				}
+				continue
+			}
+			if len(rule.ResourceNames) != 1 || !slices.Contains(args, flag+"=$(JOB)"+
 				strings.TrimPrefix(rule.ResourceNames[0], "rondo")) {
 				t.Errorf("it may patch %v, and is told %v", rule.ResourceNames, args)
 			}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"rondo/cluster"
 	"rondo/cluster/rpc"
@@ -48,6 +49,8 @@ type WorkerJob interface {
 	Annotate(ctx context.Context, p kube.Progress, now time.Time) error
 	Forgotten(ctx context.Context) error
 	Read(ctx context.Context) (kube.Wanted, error)
+	Tell(ctx context.Context, e kube.Event, now time.Time) error
+	Leave(ctx context.Context) error
 	Watch(ctx context.Context, changed func(kube.Wanted), reached func(error)) error
 }
 
@@ -62,6 +65,7 @@ type Beside struct {
 func (o *observer) keep(ctx context.Context) error {
 	k := &keeper{beside: o.cfg.Beside, now: time.Now, state: o.board.State,
 		changed: make(chan struct{}, 1),
+		events:  flowcontrol.NewTokenBucketRateLimiter(eventPerSecond, eventBurst),
 		trouble: func(text string) { o.show.Trouble(metrics.Kubernetes, text) },
 		notice:  func(text string) { o.show.Show(telemetry.Notice{Text: text}) }}
 	group, ctx := errgroup.WithContext(ctx)
@@ -78,7 +82,12 @@ func (o *observer) keep(ctx context.Context) error {
 			k.take(ctx, last)
 		}
 	})
-	return group.Wait()
+	err := group.Wait()
+	leaveErr := k.beside.Job.Leave(context.WithoutCancel(ctx)) // the pod is leaving, too
+	if leaveErr != nil {
+		k.notice(leaveErr.Error())
+	}
+	return err
 }
 
 // keeper is the state of keep.
@@ -89,6 +98,7 @@ type keeper struct {
 	trouble func(text string)
 	notice  func(text string)
 	changed chan struct{} // has a token after wanted has changed
+	events  flowcontrol.PassiveRateLimiter
 
 	mu     sync.Mutex
 	wanted kube.Wanted
@@ -104,6 +114,7 @@ type keeper struct {
 	refusal   string
 	stopAt    time.Time // when the leader was asked to stop
 	endedAt   time.Time // when the end was first seen
+	known     known
 }
 
 // request is a request to the leader. A refused one is not repeated.
@@ -157,12 +168,17 @@ func (k *keeper) take(ctx context.Context, now found) {
 	case k.ours:
 		k.stop(ctx, now)
 		k.scale(ctx, now, spec)
-		k.annotate(ctx, now.view)
+		if !k.awaitsDone(now.view) {
+			k.annotate(ctx, now.view)
+			k.tell(ctx, spec.Submitted, now.view, true)
+		}
+		return
 	case ended && leader == "":
 		k.end(ctx, now.view, spec)
 	default:
 		k.refusal = ""
 	}
+	k.tell(ctx, spec.Submitted, now.view, false)
 }
 
 // job returns the Job's last known wishes.
@@ -270,9 +286,6 @@ func (k *keeper) scale(ctx context.Context, now found, spec *rondov1.JobSpec) {
 
 // annotate writes the job's progress into the Job's annotations when that is due.
 func (k *keeper) annotate(ctx context.Context, view cluster.View) {
-	if k.awaitsDone(view) {
-		return
-	}
 	progress := k.progress(view)
 	if k.refusal != "" {
 		progress.Reason = k.refusal
@@ -333,7 +346,7 @@ func (k *keeper) write(ctx context.Context, p kube.Progress) {
 // progress returns the annotations for a look at the job and for the events so far.
 func (k *keeper) progress(view cluster.View) kube.Progress {
 	s := k.state()
-	p := kube.Progress{Phase: s.Phase, Reason: s.Reason, Step: s.Progress.Step,
+	p := kube.Progress{Phase: s.Phase, Reason: kube.Outside(s.Reason), Step: s.Progress.Step,
 		TotalSteps: s.Progress.TotalSteps, Epoch: s.Progress.Epoch, WorldSize: s.WorldSize,
 		Generation: s.Generation}
 	if p.Step > 0 {
@@ -341,7 +354,8 @@ func (k *keeper) progress(view cluster.View) kube.Progress {
 		p.TokensPerSecond = float64(s.Progress.TokensPerSecond)
 	}
 	if n := len(s.Checkpoints); n > 0 {
-		p.Checkpoint, p.CheckpointStep = s.Checkpoints[n-1].Path, s.Checkpoints[n-1].Step
+		last := s.Checkpoints[n-1]
+		p.Checkpoint, p.CheckpointStep = kube.Outside(last.Path), last.Step
 	}
 	if view.Plan.Phase == cluster.Ended {
 		return p

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/util/flowcontrol"
 
 	"rondo/cluster"
 	"rondo/dashboard"
@@ -29,6 +30,7 @@ type notebook struct {
 	err  error
 
 	forgotten int
+	events    []kube.Event
 }
 
 func (n *notebook) Read(context.Context) (kube.Wanted, error) { return n.says, n.err }
@@ -44,6 +46,13 @@ func (n *notebook) Forgotten(context.Context) error {
 	n.forgotten++
 	return n.err
 }
+
+func (n *notebook) Tell(_ context.Context, e kube.Event, _ time.Time) error {
+	n.events = append(n.events, e)
+	return n.err
+}
+
+func (n *notebook) Leave(context.Context) error { return nil }
 
 func (n *notebook) Watch(ctx context.Context, _ func(kube.Wanted), _ func(error)) error {
 	<-ctx.Done()
@@ -78,7 +87,8 @@ func newBench(t *testing.T) *bench {
 		Leader: cluster.Leader{ID: "coordinator-demo-coordinator-5d-x7-1"}}
 	b.state.Phase = telemetry.PhaseRunning
 	b.keeper = &keeper{beside: &Beside{Job: b.job, Pod: "demo-coordinator-5d-x7"},
-		now: func() time.Time { return b.at }, state: func() dashboard.State { return b.state },
+		events: flowcontrol.NewFakeAlwaysRateLimiter(),
+		now:    func() time.Time { return b.at }, state: func() dashboard.State { return b.state },
 		trouble: func(text string) { b.troubles = append(b.troubles, text) },
 		notice:  func(text string) { b.notices = append(b.notices, text) }}
 	return b

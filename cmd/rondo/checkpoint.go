@@ -15,8 +15,10 @@ import (
 )
 
 func checkpointCommand() *cobra.Command {
-	c := &cobra.Command{Use: "checkpoint", Short: "Inspect a folder of checkpoints"}
-	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand(), checkpointShowCommand())
+	c := &cobra.Command{Use: "checkpoint",
+		Short: "Inspect a folder of checkpoints, or copy one from Kubernetes"}
+	c.AddCommand(checkpointListCommand(), checkpointVerifyCommand(), checkpointShowCommand(),
+		checkpointPullCommand(), checkpointSendCommand())
 	return c
 }
 
@@ -72,11 +74,11 @@ func folderOrNewestRun(cmd *cobra.Command, args []string) (location string, err 
 	return location, orNewestRun(cmd, &location)
 }
 
-// orNewestRun replaces an empty location by the folder of the newest run under ./runs, and names
-// it on standard error.
+// orNewestRun replaces an empty location by the folder of the newest run under ./runs, and one in a
+// claim of Kubernetes by a copy. It names both on standard error.
 func orNewestRun(cmd *cobra.Command, location *string) error {
 	if *location != "" {
-		return nil
+		return fromClaim(cmd, location)
 	}
 	folder, step, err := job.NewestRun(cmd.Context())
 	if err != nil {

@@ -15,8 +15,8 @@ func deleteCommand() *cobra.Command {
 		Long: "Delete removes a job's objects from the cluster, and its keys from etcd.\n" +
 			"Checkpoints, volume claims and secrets stay. A job that has not ended is\n" +
 			"refused: rondo stop saves it first, --force deletes it without a save. The\n" +
-			"namespace's etcd stays for other jobs; --with-etcd removes it with its data if\n" +
-			"there are none.",
+			"namespace's etcd goes with its last job; --with-etcd waits for that, and removes\n" +
+			"also one that no job owns.",
 		Example: "  rondo delete --job song\n  rondo delete --job song --with-etcd",
 	}
 	connect := kube.AddFlags(c)

@@ -12,6 +12,7 @@ import (
 	"rondo/corpus"
 	"rondo/internal/app"
 	"rondo/job"
+	"rondo/k8s/kube"
 	"rondo/task"
 	"rondo/task/lm"
 	"rondo/telemetry"
@@ -33,8 +34,9 @@ func addUseFlags(flags *pflag.FlagSet) *job.Use {
 // addCheckpointFlag adds the flag that names a trained network.
 func addCheckpointFlag(c *cobra.Command, location *string) {
 	c.Flags().StringVar(location, "checkpoint", "",
-		"folder or blob URL of checkpoints (the best is used), or one checkpoint's own folder; "+
-			"default: the newest run under runs in the current folder")
+		"folder, blob URL or pvc://CLAIM/PATH of checkpoints (the best is used), or one "+
+			"checkpoint's own folder; default: the newest run under runs in the current folder")
+	kube.AddConnectFlags(c.Flags())
 }
 
 func evalCommand() *cobra.Command {

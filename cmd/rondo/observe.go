@@ -14,7 +14,7 @@ import (
 
 func observeCommand() *cobra.Command {
 	var cfg observe.Config
-	var kubeJob, pod string
+	var kubeJob, record, pod string
 	c := &cobra.Command{
 		Use:   "observe",
 		Short: "Serve a job's web page and its Prometheus metrics",
@@ -36,6 +36,8 @@ func observeCommand() *cobra.Command {
 		"is plain HTTP")
 	flags.StringVar(&kubeJob, "kube-job", "", "name of the Kubernetes Job that runs the workers; "+
 		"default: none")
+	flags.StringVar(&record, "kube-record", "", "name of the ConfigMap that keeps the job's end; "+
+		"default: none")
 	flags.StringVar(&pod, "pod", "", "name of this pod; default: the host's name")
 	log := meet.AddLogFlags(flags)
 	connect := kube.AddFlags(c)
@@ -55,7 +57,8 @@ func observeCommand() *cobra.Command {
 					return app.Usagef("--pod: this host's name cannot be read: %w", err)
 				}
 			}
-			cfg.Beside = &observe.Beside{Job: cluster.WorkerJob(kubeJob), Pod: pod}
+			cfg.Beside = &observe.Beside{Pod: pod,
+				Job: cluster.WorkerJob(kubeJob).WithRecord(record)}
 		}
 		cfg.Opened = func(address string) {
 			cfg.Meet.Log.Info("the page is served", "url", "http://"+address+"/")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"path/filepath"
@@ -53,6 +54,7 @@ func serveCommand() *cobra.Command {
 		if err := cfg.Validate(); err != nil {
 			return app.Usage(err)
 		}
+		named := location // a copy of a claim's model has another name
 		t, texts, err := openTexts(cmd, &location, *use, cfg.Lanes)
 		if err != nil {
 			return err
@@ -60,7 +62,7 @@ func serveCommand() *cobra.Command {
 		defer t.Close()
 		defer texts.Close()
 		if cfg.Name == "" {
-			cfg.Name = filepath.Base(strings.TrimRight(location, "/"))
+			cfg.Name = filepath.Base(strings.TrimRight(cmp.Or(named, location), "/"))
 		}
 		cfg.Opened = func(url string) {
 			fmt.Fprintf(cmd.OutOrStdout(), "serving %s at %s/v1/completions\n", cfg.Name, url)

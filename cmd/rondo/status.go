@@ -24,7 +24,7 @@ type statusOptions struct {
 	place      string // the namespace or namespaces, for people
 	everywhere bool
 	watch      bool
-	format     string // "", "json" or "yaml"
+	format     string // "", "wide", "json" or "yaml"
 }
 
 func statusCommand() *cobra.Command {
@@ -43,7 +43,8 @@ func statusCommand() *cobra.Command {
 	flags.StringVar(&o.job, "job", "", "name of the job; default: all, or the only one")
 	flags.BoolVarP(&o.everywhere, "all-namespaces", "A", false, "list the jobs of all namespaces")
 	flags.BoolVarP(&o.watch, "watch", "w", false, "go on showing what changes until the job ends")
-	flags.StringVarP(&o.format, "output", "o", "", "json or yaml; default: for people")
+	flags.StringVarP(&o.format, "output", "o", "", "json or yaml, or wide: with more "+
+		"columns; default: for people")
 	connect := kube.AddFlags(c)
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := o.validate(); err != nil {
@@ -61,13 +62,21 @@ func statusCommand() *cobra.Command {
 
 func (o statusOptions) validate() error {
 	switch {
-	case o.format != "" && o.format != "json" && o.format != "yaml":
-		return app.Usagef("--output %q is not json or yaml", o.format)
+	case o.format != "" && o.format != formatWide && !o.encoded():
+		return app.Usagef("--output %q is not json, yaml or wide", o.format)
 	case o.everywhere && o.job != "":
 		return app.Usagef("--all-namespaces lists jobs: give --namespace with --job")
 	}
 	return nil
 }
+
+// formatWide is the format for people with more columns.
+const formatWide = "wide"
+
+// encoded reports whether the format is for programs.
+func (o statusOptions) encoded() bool { return o.format == "json" || o.format == "yaml" }
+
+func (o statusOptions) wide() bool { return o.format == formatWide }
 
 func (o statusOptions) run(ctx context.Context, cluster *kube.Cluster, out, wrong io.Writer) error {
 	if !o.watch {
@@ -149,10 +158,10 @@ func (o statusOptions) look(ctx context.Context, cluster *kube.Cluster) (
 func (o statusOptions) print(out io.Writer, statuses []kube.JobStatus, one bool,
 	now time.Time) error {
 	switch {
-	case o.format != "":
+	case o.encoded():
 		return o.encode(out, statuses, one)
 	case one:
-		return printStatus(out, statuses[0], now)
+		return o.printStatus(out, statuses[0], now)
 	case len(statuses) == 0 && o.everywhere:
 		_, err := fmt.Fprintln(out, "no namespace has a job: rondo submit starts one")
 		return err
@@ -161,7 +170,7 @@ func (o statusOptions) print(out io.Writer, statuses []kube.JobStatus, one bool,
 			"lists those of all\n", o.place)
 		return err
 	}
-	return printStatuses(out, statuses, o.everywhere, now)
+	return o.printStatuses(out, statuses, now)
 }
 
 func (o statusOptions) encode(out io.Writer, statuses []kube.JobStatus, one bool) error {
@@ -194,7 +203,7 @@ type statusView struct {
 
 func newStatusView(out io.Writer, o statusOptions) *statusView {
 	v := &statusView{out: out, options: o, told: map[string]bool{}, reasons: map[string]string{}}
-	if o.format == "" {
+	if !o.encoded() {
 		v.terminal = printable.Terminal(out)
 	}
 	return v
@@ -204,7 +213,7 @@ func (v *statusView) show(statuses []kube.JobStatus, one bool, now time.Time) er
 	switch {
 	case v.terminal != nil:
 		return v.redraw(statuses, one, now)
-	case v.options.format != "":
+	case v.options.encoded():
 		var text strings.Builder
 		if err := v.options.encode(&text, statuses, one); err != nil || text.String() == v.encoded {
 			return err

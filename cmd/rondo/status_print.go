@@ -22,25 +22,49 @@ import (
 const maxReason = 70
 
 // printStatuses writes a line for each job.
-func printStatuses(out io.Writer, statuses []kube.JobStatus, everywhere bool,
-	now time.Time) error {
+func (o statusOptions) printStatuses(
+	out io.Writer, statuses []kube.JobStatus, now time.Time,
+) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	if everywhere {
+	if o.everywhere {
 		fmt.Fprint(table, "NAMESPACE\t")
 	}
-	fmt.Fprintln(table, "JOB\tPHASE\tWORKERS\tSTEP\tLOSS/PPL\tTOKENS/S\tAGE\tREASON")
+	fmt.Fprint(table, "JOB\tPHASE\tWORKERS\tSTEP\tLOSS/PPL\tTOKENS/S\tAGE\t")
+	if o.wide() {
+		fmt.Fprint(table, "EPOCH\tGENERATION\tHEARD\tQUEUE\tCHECKPOINT\t")
+	}
+	fmt.Fprintln(table, "REASON")
 	for _, s := range statuses {
-		if everywhere {
+		if o.everywhere {
 			fmt.Fprint(table, s.Namespace+"\t")
 		}
 		ring := strconv.Itoa(s.Ring)
 		if s.Unknown() {
 			ring = "?"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s/%d\t%s\t%s\t%s\t%s\t%s\n", s.Job, s.Phase, ring, s.Wanted,
-			steps(s), figures(s), speed(s), age(s.Created, now), cut(s.Reason, maxReason))
+		fmt.Fprintf(table, "%s\t%s\t%s/%d\t%s\t%s\t%s\t%s\t", s.Job, s.Phase, ring, s.Wanted,
+			steps(s), figures(s), speed(s), age(s.Created, now))
+		reason := cut(s.Reason, maxReason)
+		if o.wide() {
+			reason = s.Reason
+			fmt.Fprint(table, wideColumns(s, now))
+		}
+		fmt.Fprintln(table, reason)
 	}
 	return table.Flush()
+}
+
+// wideColumns returns the additional columns of a job, each with a tab behind it.
+func wideColumns(s kube.JobStatus, now time.Time) string {
+	heard, checkpoint := "-", "-"
+	if s.Updated != nil {
+		heard = age(*s.Updated, now)
+	}
+	if s.Checkpoint != "" {
+		checkpoint = fmt.Sprintf("%d, %s", s.CheckpointStep, s.Checkpoint)
+	}
+	return fmt.Sprintf("%d\t%d\t%s\t%s\t%s\t", s.Epoch, s.Generation, heard, dash(s.Queue),
+		checkpoint)
 }
 
 func steps(s kube.JobStatus) string {
@@ -95,7 +119,7 @@ func cut(text string, letters int) string {
 }
 
 // printStatus writes one job in detail.
-func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
+func (o statusOptions) printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "job %s in namespace %s: %s\n", s.Job, s.Namespace, standing(s))
 	line := func(name, format string, a ...any) {
@@ -122,7 +146,7 @@ func printStatus(out io.Writer, s kube.JobStatus, now time.Time) error {
 		if d.Etcd != nil {
 			line("etcd", "%d of %d members ready", d.Etcd.Ready, d.Etcd.Of)
 		}
-		if err := printPods(&text, d.Workers, now); err != nil {
+		if err := o.printPods(&text, d.Workers, now); err != nil {
 			return err
 		}
 		printProblems(&text, d.Problems)
@@ -193,21 +217,27 @@ func coordinators(d *kube.Detail) string {
 }
 
 // printPods writes a table of the workers.
-func printPods(out io.Writer, pods []kube.PodStatus, now time.Time) error {
+func (o statusOptions) printPods(out io.Writer, pods []kube.PodStatus, now time.Time) error {
 	if len(pods) == 0 {
 		return nil
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "\nINDEX\tRANK\tLANES\tPOD\tNODE\tPHASE\tREADY\tRESTARTS\tAGE\tMEMORY\t"+
-		"LAST END")
+	address := func(p string) string {
+		if o.wide() {
+			return p + "\t"
+		}
+		return ""
+	}
+	fmt.Fprintln(table, "\nINDEX\tRANK\tLANES\tPOD\t"+address("IP")+
+		"NODE\tPHASE\tREADY\tRESTARTS\tAGE\tMEMORY\tLAST END")
 	for _, p := range pods {
 		rank, lanes := "-", "-"
 		if p.Rank != nil {
 			rank, lanes = strconv.Itoa(*p.Rank), fmt.Sprintf("[%d, %d)", p.Lanes[0], p.Lanes[1])
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\n", *p.Index, rank,
-			lanes, p.Pod, dash(p.Node), p.Phase, yesNo(p.Ready), p.Restarts, age(p.Created, now),
-			dash(p.Memory), dash(cut(p.LastEnd, maxReason)))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s%s\t%s\t%s\t%d\t%s\t%s\t%s\n", *p.Index, rank,
+			lanes, p.Pod, address(dash(p.IP)), dash(p.Node), p.Phase, yesNo(p.Ready), p.Restarts,
+			age(p.Created, now), dash(p.Memory), dash(cut(p.LastEnd, maxReason)))
 	}
 	return table.Flush()
 }

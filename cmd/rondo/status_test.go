@@ -57,7 +57,7 @@ func bookInDetail() kube.JobStatus {
 
 func TestStatusOfOneJob(t *testing.T) {
 	var out strings.Builder
-	if err := printStatus(&out, bookInDetail(), now()); err != nil {
+	if err := (statusOptions{}).printStatus(&out, bookInDetail(), now()); err != nil {
 		t.Fatal(err)
 	}
 	want := `job book in namespace here: running, 2 of 3 workers in the ring, generation 4
@@ -82,6 +82,32 @@ problems:
 	}
 }
 
+// With -o wide the table has more columns, and whole reasons.
+func TestStatusOfAllJobsWide(t *testing.T) {
+	waiting := kube.JobStatus{Job: "air", Phase: "pending", Wanted: 4, Queue: "team",
+		Reason: strings.Repeat("long ", 20), Created: now().Add(-time.Second)}
+	o := statusOptions{format: formatWide}
+	if err := o.validate(); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	if err := o.print(&out, []kube.JobStatus{waiting, book()}, false, now()); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	for i, want := range [][]string{
+		{"EPOCH  GENERATION  HEARD  QUEUE  CHECKPOINT"},
+		{"team", waiting.Reason},
+		{"2      4           3s     -      80, s3://books/book/step-80"},
+	} {
+		for _, words := range want {
+			if !strings.Contains(lines[i], strings.TrimSpace(words)) {
+				t.Errorf("line %d lacks %q:\n%s", i, words, out.String())
+			}
+		}
+	}
+}
+
 // silent is the same job, without a report for a while.
 func silent() kube.JobStatus {
 	s := book()
@@ -93,7 +119,7 @@ func silent() kube.JobStatus {
 // TestStatusThatIsUnknown claims nothing of the present.
 func TestStatusThatIsUnknown(t *testing.T) {
 	var out, list strings.Builder
-	if err := printStatus(&out, silent(), now()); err != nil {
+	if err := (statusOptions{}).printStatus(&out, silent(), now()); err != nil {
 		t.Fatal(err)
 	}
 	want := `job book in namespace here: unknown, last heard 53s ago
@@ -104,7 +130,8 @@ func TestStatusThatIsUnknown(t *testing.T) {
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
-	if err := printStatuses(&list, []kube.JobStatus{silent()}, false, now()); err != nil {
+	err := (statusOptions{}).printStatuses(&list, []kube.JobStatus{silent()}, now())
+	if err != nil {
 		t.Fatal(err)
 	}
 	want = `JOB   PHASE    WORKERS  STEP     LOSS/PPL    TOKENS/S  AGE  REASON
@@ -119,7 +146,8 @@ func TestStatusOfAllJobs(t *testing.T) {
 	waiting := kube.JobStatus{Job: "air", Namespace: "there", Phase: "pending", Wanted: 4,
 		Reason: strings.Repeat("long ", 20), Created: now().Add(-time.Second)}
 	var out strings.Builder
-	err := printStatuses(&out, []kube.JobStatus{waiting, book()}, true, now())
+	everywhere := statusOptions{everywhere: true}
+	err := everywhere.printStatuses(&out, []kube.JobStatus{waiting, book()}, now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +260,8 @@ func TestStatusCommand(t *testing.T) {
 		{[]string{"-A"}, batchv1.JobFailed, 0, "NAMESPACE  JOB   PHASE", ""},
 		{[]string{"-o", "json"}, batchv1.JobFailed, 1, `{"job":"book","namespace":"here"`, ""},
 		{[]string{"-o", "yaml"}, batchv1.JobFailed, 1, "phase: failed\n", ""},
-		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "", `--output "xml" is not json or yaml`},
+		{[]string{"-o", "xml"}, batchv1.JobFailed, 2, "",
+			`--output "xml" is not json, yaml or wide`},
 		{[]string{"-A", "--job", "book"}, batchv1.JobFailed, 2, "", "give --namespace with --job"},
 	} {
 		var out, wrong strings.Builder

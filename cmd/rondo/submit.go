@@ -18,9 +18,10 @@ func submitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "submit",
 		Short: "Run a job on Kubernetes",
-		Long: "Submit applies a job's objects to a Kubernetes cluster: two coordinators, the\n" +
-			"workers, and for the first job of a namespace an etcd of three members. It\n" +
-			"reports progress until the first step; the job then goes on by itself.\n\n" +
+		Long: "Submit applies a job's objects to a Kubernetes cluster: a coordinator, the\n" +
+			"workers, and for the first job of a namespace an etcd; with --ha or eight workers\n" +
+			"two coordinators and an etcd of three members. It reports progress until the\n" +
+			"first step; the job then goes on by itself.\n\n" +
 			"--corpus may be a small file of this machine, which travels with the job. Larger\n" +
 			"texts and checkpoints lie in a volume (pvc://CLAIM/PATH) or a bucket\n" +
 			"(s3://BUCKET/PATH). --dry-run prints the objects and asks no cluster.",

@@ -28,7 +28,7 @@ func (n *namespace) try4(steps int64, pace time.Duration, more ...string) *trial
 	n.t.Helper()
 	l := n.ledgers()
 	compute := small("--steps", fmt.Sprint(steps))
-	j := n.submit("trial", compute, append([]string{"--workers", "4", "--audit-dir",
+	j := n.submit("trial", compute, append([]string{"--workers", "4", "--ha", "--audit-dir",
 		"pvc://" + ledgerClaim + "/audit", "--inject",
 		fmt.Sprintf("delay rank=* for=%v phase=forward times=0", pace)}, more...)...)
 	j.awaitStep(submitTimeout, 1)

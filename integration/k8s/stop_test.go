@@ -26,6 +26,7 @@ func TestStopAndResume(t *testing.T) {
 	bucket := n.s3("")
 	l := n.ledgers()
 	j := &trial{ledgers: l, job: n.submit("trial", small("--steps", "5000"), "--workers", "4",
+		"--ha",
 		"--audit-dir", "pvc://"+ledgerClaim+"/audit", "--checkpoint-dir", bucket("stop"),
 		"--inject", paced)}
 	logs := j.begin("logs", "-f")
@@ -177,7 +178,7 @@ func (j *job) said(component, container string) []string {
 		}
 		from += "/" + pod.Name[strings.LastIndex(pod.Name, "-")+1:] + " | "
 		for line := range strings.Lines(j.do("logs", pod.Name, "-c", container)) {
-			lines = append(lines, from+line)
+			lines = append(lines, from+strings.ReplaceAll(line, "/mnt/pvc/", "pvc://"))
 		}
 	}
 	return lines

@@ -62,16 +62,19 @@ func (a *applier) run(ctx context.Context) error {
 	if err := a.checkKeys(ctx); err != nil {
 		return err
 	}
+	if err := a.makeRoom(ctx); err != nil { // first: the old Job's certificates go with it
+		return err
+	}
 	if err := a.applyCertificates(ctx); err != nil {
 		return err
 	}
 	if err := a.applyShared(ctx); err != nil {
 		return err
 	}
-	if err := a.makeRoom(ctx); err != nil {
+	if err := a.applyJob(ctx); err != nil || a.how.ServerDryRun {
 		return err
 	}
-	if err := a.applyAll(ctx, a.m.Job, "job "+a.m.Spec.Job); err != nil || a.how.ServerDryRun {
+	if err := a.own(ctx); err != nil {
 		return err
 	}
 	return a.sweep(ctx)
@@ -82,6 +85,10 @@ func (a *applier) applyAll(
 	ctx context.Context, all []*unstructured.Unstructured, what string,
 ) error {
 	for _, object := range all {
+		if a.unchecked(object) {
+			a.say(nameOf(object) + " would be applied; it is checked once its Role is there")
+			continue
+		}
 		if err := a.apply(ctx, object); err != nil {
 			return err
 		}
@@ -94,6 +101,12 @@ func (a *applier) applyAll(
 		a.say(fmt.Sprintf("%s: %s applied", what, count(len(all), "object")))
 	}
 	return nil
+}
+
+// unchecked reports whether a dry run cannot have an object checked: the API server compares the
+// rights of a RoleBinding's Role with those of this user, and a dry run makes no Role.
+func (a *applier) unchecked(object *unstructured.Unstructured) bool {
+	return a.how.ServerDryRun && object.GetKind() == "RoleBinding"
 }
 
 // allowed fails, before anything is created, if the cluster lacks a kind of object or this user may
@@ -203,6 +216,9 @@ func (a *applier) makeRoom(ctx context.Context) error {
 		return nil
 	}
 	a.say(nameOf(old.object) + " of the earlier run is removed")
+	if err := a.holdShared(ctx); err != nil {
+		return err
+	}
 	if err := old.remove(ctx); err != nil {
 		return err
 	}

@@ -20,6 +20,10 @@ func (a *applier) applyShared(ctx context.Context) error {
 	var missing []*unstructured.Unstructured
 	for _, object := range a.m.Shared {
 		old, err := a.find(ctx, object.GroupVersionKind(), object.GetName())
+		if err == nil && old != nil && old.object.GetDeletionTimestamp() != nil {
+			err = old.gone(ctx) // it goes with the job that was its last
+			old = nil
+		}
 		used := old != nil
 		if used && err == nil && object.GetKind() == "StatefulSet" {
 			used, err = a.useEtcd(ctx, old)
@@ -113,7 +117,8 @@ func (o *objects) removeClaims(
 	return nil
 }
 
-// fits fails if the etcd uses TLS and the job does not, or the reverse.
+// fits fails if the etcd uses TLS and the job does not, or the reverse. It points the job's pods to
+// the members that there are.
 func (a *applier) fits(object *unstructured.Unstructured) error {
 	set := &appsv1.StatefulSet{}
 	err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, set)
@@ -134,5 +139,10 @@ func (a *applier) fits(object *unstructured.Unstructured) error {
 			"remove it with its last job (rondo delete --with-etcd), or give --insecure",
 			a.Namespace)
 	}
-	return nil
+	members := int(pointed(set.Spec.Replicas))
+	if members == 1 && a.m.Options.HA == "true" {
+		a.say("note: --ha: the namespace's etcd has one member, and gets more only when it is " +
+			"made anew: delete its jobs first, or give another --namespace")
+	}
+	return a.m.fitEtcd(members)
 }

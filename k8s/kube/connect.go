@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -84,14 +85,27 @@ type connection struct {
 // connects after they are parsed. It reads --kubeconfig, or the merged files of KUBECONFIG, or
 // ~/.kube/config, or the service account of a pod. It sends no request yet.
 func AddFlags(c *cobra.Command) func() (*Cluster, error) {
-	var to connection
 	flags := c.Flags()
-	flags.StringVar(&to.kubeconfig, "kubeconfig", "", "kubeconfig file; default: the files in "+
-		"KUBECONFIG, or ~/.kube/config")
-	flags.StringVar(&to.context, "context", "", "context of the kubeconfig; default: its current "+
-		"one")
-	flags.StringVarP(&to.namespace, "namespace", "n", "", "namespace; default: the context's")
-	return to.open
+	addConnectFlags(flags, "n")
+	return func() (*Cluster, error) { return Connect(flags) }
+}
+
+// AddConnectFlags defines kubectl's flags for the cluster and the namespace, for Connect, in their
+// long form alone.
+func AddConnectFlags(flags *pflag.FlagSet) { addConnectFlags(flags, "") }
+
+func addConnectFlags(flags *pflag.FlagSet, namespace string) {
+	flags.String("kubeconfig", "", "kubeconfig file; default: the files in KUBECONFIG, or "+
+		"~/.kube/config")
+	flags.String("context", "", "context of the kubeconfig; default: its current one")
+	flags.StringP("namespace", namespace, "", "namespace; default: the context's")
+}
+
+// Connect connects as the flags say, which must have been parsed.
+func Connect(flags *pflag.FlagSet) (*Cluster, error) {
+	to := connection{flags.Lookup("kubeconfig").Value.String(),
+		flags.Lookup("context").Value.String(), flags.Lookup("namespace").Value.String()}
+	return to.open()
 }
 
 // config finds the kubeconfig by kubectl's rules.

@@ -36,10 +36,13 @@ func (f *filling) object(o *unstructured.Unstructured) error {
 	case "Job", "JobSet":
 		return f.workers(o)
 	case "ConfigMap":
-		if strings.HasPrefix(o.GetName(), f.spec.Job+"-spec-") {
+		if o.GetName() == recordOf(f.spec.Job) {
 			return f.submission.keep(o)
 		}
 	case "Deployment":
+		if err := setReplicas(o, f.submission.coordinators(f.spec)); err != nil {
+			return err
+		}
 		return edit(o.Object, func(t *corev1.PodTemplateSpec) error {
 			f.pods(t)
 			return nil
@@ -85,6 +88,18 @@ func leastAvailable(spec *rondov1.JobSpec, workers int) intstr.IntOrString {
 	return intstr.FromInt32(int32(min(fewest(spec), workers-1)))
 }
 
+// jobIn returns a Job, or the Job in a JobSet.
+func jobIn(o *unstructured.Unstructured) (map[string]any, error) {
+	if o.GetKind() != "JobSet" {
+		return o.Object, nil
+	}
+	sets, _, err := unstructured.NestedFieldNoCopy(o.Object, "spec", "replicatedJobs")
+	if err != nil {
+		return nil, err
+	}
+	return sets.([]any)[0].(map[string]any)["template"].(map[string]any), nil
+}
+
 // workers fills in a Job, or the Job in a JobSet.
 func (f *filling) workers(o *unstructured.Unstructured) error {
 	annotate(o, annotationRun, f.submission.run())
@@ -93,15 +108,18 @@ func (f *filling) workers(o *unstructured.Unstructured) error {
 		labels[labelQueue] = f.submission.Queue
 		o.SetLabels(labels)
 	}
-	job := o.Object
-	if o.GetKind() == "JobSet" {
-		sets, _, err := unstructured.NestedFieldNoCopy(job, "spec", "replicatedJobs")
+	// Printed manifests (run 0) have no owners, so what the Job owns elsewhere would stay there.
+	if seconds, gone := f.submission.ttl(); gone && f.submission.Run > 0 {
+		err := unstructured.SetNestedField(o.Object, seconds, "spec", "ttlSecondsAfterFinished")
 		if err != nil {
 			return err
 		}
-		job = sets.([]any)[0].(map[string]any)["template"].(map[string]any)
-		annotate(&unstructured.Unstructured{Object: job}, annotationRun, f.submission.run())
 	}
+	job, err := jobIn(o)
+	if err != nil {
+		return err
+	}
+	annotate(&unstructured.Unstructured{Object: job}, annotationRun, f.submission.run())
 	for _, field := range []string{"completions", "parallelism"} {
 		err := unstructured.SetNestedField(job, f.spec.Workers, "spec", field)
 		if err != nil {
@@ -110,7 +128,10 @@ func (f *filling) workers(o *unstructured.Unstructured) error {
 	}
 	return edit(job, func(t *corev1.PodTemplateSpec) error {
 		f.pods(t)
-		return f.worker(&t.Spec)
+		if err := f.worker(&t.Spec); err != nil {
+			return err
+		}
+		return passThrough(f.submission, t)
 	}, "spec", "template")
 }
 
@@ -122,16 +143,21 @@ func (f *filling) pods(t *corev1.PodTemplateSpec) {
 		t.Labels = maps.Clone(t.Labels)
 		maps.Copy(t.Labels, s.Labels)
 	}
+	for name, value := range s.Annotations {
+		metav1.SetMetaDataAnnotation(&t.ObjectMeta, name, value)
+	}
+	if s.PriorityClass != "" {
+		t.Spec.PriorityClassName = s.PriorityClass
+	}
 	f.images(&t.Spec)
 	for i := range t.Spec.Containers {
 		t.Spec.Containers[i].Args = append(t.Spec.Containers[i].Args, s.logArgs()...)
-		for j := range t.Spec.Containers[i].Env {
-			env := &t.Spec.Containers[i].Env[j]
-			if env.Name == "ETCD" && len(s.Etcd) > 0 {
-				env.Value = strings.Join(s.Etcd, ",")
-			}
-		}
 	}
+	endpoints := s.Etcd
+	if len(endpoints) == 0 {
+		endpoints = etcdEndpoints(s.etcdMembers(f.spec))
+	}
+	reach(&t.Spec, endpoints)
 }
 
 // logArgs returns the logging flags of a worker, coordinator or observer.
@@ -212,8 +238,13 @@ func (f *filling) resources(r *corev1.ResourceRequirements) error {
 
 // etcd fills in the members' images and disks.
 func (f *filling) etcd(set *unstructured.Unstructured) error {
+	members := f.submission.etcdMembers(f.spec)
+	if err := setReplicas(set, members); err != nil {
+		return err
+	}
 	err := edit(set.Object, func(p *corev1.PodSpec) error {
 		f.images(p)
+		peers(p, members)
 		return nil
 	}, "spec", "template", "spec")
 	claims, _, _ := unstructured.NestedSlice(set.Object, "spec", "volumeClaimTemplates")

@@ -66,7 +66,7 @@ func (f *follower) look(ctx context.Context) (done bool, err error) {
 		job := Job{Workers: w}
 		p := job.Progress()
 		switch {
-		case job.condition(batchv1.JobComplete) != nil:
+		case job.condition(batchv1.JobComplete) != nil, w.Annotations[annotationEnded] == f.run:
 			f.report("the job has ended: all steps are done")
 			return true, nil
 		case p.Step > 0 && p.Phase == telemetry.PhaseRunning:

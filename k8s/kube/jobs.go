@@ -29,6 +29,7 @@ const (
 	Coordinator = "coordinator"
 	Observer    = "observer" // beside the coordinator
 	Etcd        = "etcd"     // of the namespace's jobs together
+	Record      = "record"   // what stays of the job
 )
 
 // Phases of a job that only Kubernetes knows.
@@ -62,7 +63,8 @@ func selecting(job, component string) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: set.AsSelector().String()}
 }
 
-// Jobs returns the jobs of the namespace, or of all namespaces, sorted by namespace and name.
+// Jobs returns the jobs of the namespace, or of all namespaces, sorted by namespace and name. Of
+// those that have ended there may be a record only.
 func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	namespace := c.Namespace
 	if everywhere {
@@ -78,6 +80,18 @@ func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 			jobs = append(jobs, job)
 		}
 	}
+	ended, err := endedJobs(ctx, c, namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	there := len(jobs)
+	for _, job := range ended {
+		if !slices.ContainsFunc(jobs[:there], func(other *Job) bool {
+			return other.Name == job.Name && other.Workers.Namespace == job.Workers.Namespace
+		}) {
+			jobs = append(jobs, job)
+		}
+	}
 	slices.SortFunc(jobs, func(a, b *Job) int {
 		return cmp.Or(cmp.Compare(a.Workers.Namespace, b.Workers.Namespace),
 			cmp.Compare(a.Name, b.Name), a.created().Compare(b.created()))
@@ -85,7 +99,7 @@ func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	return jobs, nil
 }
 
-// Job returns the job of that name.
+// Job returns the job of that name. Of one that has ended there may be a record only.
 func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 	list, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, selecting(name, Worker))
 	if err != nil {
@@ -98,10 +112,17 @@ func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 			newest = job
 		}
 	}
-	if newest == nil {
+	if newest != nil {
+		return newest, nil
+	}
+	ended, err := endedJobs(ctx, c, c.Namespace, name)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(ended) == 0:
 		return nil, c.missing(name)
 	}
-	return newest, nil
+	return ended[0], nil
 }
 
 // missing returns the error of a job that does not exist.

@@ -58,7 +58,7 @@ func (c *Cluster) Stop(ctx context.Context, name string, how Stop) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, how.Timeout, fmt.Errorf("the job has not ended "+
 		"within %v: it goes on stopping; see rondo status", how.Timeout))
 	defer cancel()
-	err = c.WorkerJob(job.Workers.Name).patch(ctx,
+	_, err = c.WorkerJob(job.Workers.Name).patch(ctx,
 		map[string]any{annotations + "stop": "rondo stop"}, manager)
 	if err != nil {
 		return Explain(err, "asking job "+name+" to stop")

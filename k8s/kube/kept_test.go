@@ -14,7 +14,7 @@ import (
 // kept is the submission that the cluster keeps of job song.
 func (s *apiServer) kept(t *testing.T) *Submission {
 	t.Helper()
-	last, err := (&submitter{Cluster: s.Cluster}).lastSubmission(t.Context(), "song")
+	last, err := lastSubmission(t.Context(), s.Cluster, "song")
 	check(t, err)
 	return last
 }

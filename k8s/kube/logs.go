@@ -104,7 +104,7 @@ func (r *logReader) read(ctx context.Context) error {
 	r.how.Line = func(source LogSource, text string) error {
 		one.Lock()
 		defer one.Unlock()
-		err := say(source, text)
+		err := say(source, Outside(text))
 		if err != nil {
 			r.end(err) // the lines cannot be printed
 		}

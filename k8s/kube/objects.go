@@ -73,10 +73,14 @@ func (o *objects) of(
 // apply applies an object as the field manager rondo. A field that somebody else has set since is a
 // conflict; it is not overwritten.
 func (o *objects) apply(ctx context.Context, object *unstructured.Unstructured) error {
+	return o.applyAs(ctx, manager, object)
+}
+
+func (o *objects) applyAs(ctx context.Context, as string, object *unstructured.Unstructured) error {
 	resources, err := o.of(object.GroupVersionKind(), object.GetNamespace())
 	if err == nil {
 		_, err = resources.Apply(ctx, object.GetName(), object,
-			metav1.ApplyOptions{FieldManager: manager, DryRun: o.dryRun})
+			metav1.ApplyOptions{FieldManager: as, DryRun: o.dryRun})
 	}
 	return Explain(err, "applying "+nameOf(object))
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"net/netip"
@@ -24,6 +25,8 @@ const (
 	defaultStorage  = "2Gi"
 	defaultS3Secret = "rondo-s3"
 	defaultPause    = "720h" // a job that waits for nodes or a queue may wait for weeks
+	defaultTTL      = "1h"
+	never           = "never"
 	ephemeral       = "ephemeral"
 )
 
@@ -72,8 +75,12 @@ func (s *Submission) validate() error {
 			return err
 		}
 	}
+	if err := cmp.Or(validateLife(s), validatePods(s)); err != nil {
+		return err
+	}
 	for _, named := range []struct{ flag, name string }{{"queue", s.Queue},
-		{"s3-secret", s.S3Secret}, {"image-pull-secret", s.ImagePullSecret}} {
+		{"s3-secret", s.S3Secret}, {"image-pull-secret", s.ImagePullSecret},
+		{"priority-class", s.PriorityClass}} {
 		if named.name != "" && len(validation.IsDNS1123Subdomain(named.name)) > 0 {
 			return app.Usagef("--%s %q is no name of an object: use small letters, digits, - and .",
 				named.flag, named.name)

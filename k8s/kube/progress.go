@@ -114,6 +114,8 @@ func (f figure) text() any {
 type WorkerJob struct {
 	client          API
 	namespace, name string
+	record          string    // empty: there is none
+	uid             types.UID // after the first Annotate
 }
 
 // WorkerJob returns the Job of that name.
@@ -121,29 +123,98 @@ func (c *Cluster) WorkerJob(name string) *WorkerJob {
 	return &WorkerJob{client: c.Client, namespace: c.Namespace, name: name}
 }
 
-// Annotate writes the job's progress into the Job's annotations.
+// WithRecord returns the Job with the name of the job's record.
+func (j WorkerJob) WithRecord(record string) *WorkerJob {
+	j.record = record
+	return &j
+}
+
+// observerManager is the field manager of what observers write.
+const observerManager = "rondo-observer"
+
+// Annotate writes the job's progress into the Job's annotations, and its end into the record too.
 func (j *WorkerJob) Annotate(ctx context.Context, p Progress, now time.Time) error {
-	err := j.patch(ctx, p.annotate(now), "rondo-observer")
-	return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+	job, err := j.patch(ctx, p.annotate(now), observerManager)
+	if err != nil {
+		return Explain(err, fmt.Sprintf("writing the progress to job %s/%s", j.namespace, j.name))
+	}
+	j.uid = job.UID
+	if !p.Over() || j.record == "" {
+		return nil
+	}
+	return Explain(j.keepEnd(ctx, job), fmt.Sprintf("writing the end of job %s/%s to configmap %s",
+		j.namespace, j.name, j.record))
 }
 
-// Forgotten annotates the Job: etcd has no keys of the job any more.
-func (j *WorkerJob) Forgotten(ctx context.Context) error {
-	err := j.patch(ctx, map[string]any{annotations + "forget": forgotten}, "rondo-observer")
-	return Explain(err, fmt.Sprintf("annotating job %s/%s", j.namespace, j.name))
-}
-
-// patch sets annotations of the Job. A nil value removes an annotation.
-func (j *WorkerJob) patch(ctx context.Context, notes map[string]any, as string) error {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": notes}})
+// keepEnd copies the progress from the annotations of an ended Job into the record. Annotations
+// that the Job lacks are removed there: they are of an earlier run.
+func (j *WorkerJob) keepEnd(ctx context.Context, job *batchv1.Job) error {
+	kept := map[string]any{annotationEnded: job.Spec.Template.Annotations[annotationRun],
+		annotations + "updated": job.Annotations[annotations+"updated"]}
+	for _, figure := range (&Progress{}).figures() {
+		name := annotations + figure.name
+		if text, has := job.Annotations[name]; has {
+			kept[name] = text
+		} else {
+			kept[name] = nil
+		}
+	}
+	patch, err := annotationsPatch(kept)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	_, err = j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType, patch,
-		metav1.PatchOptions{FieldManager: as})
+	_, err = j.client.CoreV1().ConfigMaps(j.namespace).Patch(ctx, j.record, types.MergePatchType,
+		patch, metav1.PatchOptions{FieldManager: observerManager})
 	return err
+}
+
+// leaveTimeout bounds Leave, which runs while the pod's grace period does.
+const leaveTimeout = 5 * time.Second
+
+// Leave ends the Job if its namespace is being deleted. The namespace goes only when its pods are
+// gone, and a failed pod of a Job that goes on waits for a replacement, which the namespace
+// refuses.
+func (j *WorkerJob) Leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	namespace, err := j.client.CoreV1().Namespaces().Get(ctx, j.namespace, metav1.GetOptions{})
+	if err != nil {
+		return Explain(err, "looking at namespace "+j.namespace)
+	}
+	if namespace.DeletionTimestamp == nil {
+		return nil
+	}
+	_, err = j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType,
+		[]byte(`{"spec": {"activeDeadlineSeconds": 1}}`),
+		metav1.PatchOptions{FieldManager: observerManager})
+	return Explain(err, fmt.Sprintf("ending job %s/%s with its namespace", j.namespace, j.name))
+}
+
+// Forgotten annotates the Job: etcd has no keys of the job any more.
+func (j *WorkerJob) Forgotten(ctx context.Context) error {
+	_, err := j.patch(ctx, map[string]any{annotations + "forget": forgotten}, observerManager)
+	return Explain(err, fmt.Sprintf("annotating job %s/%s", j.namespace, j.name))
+}
+
+// patch sets annotations of the Job. A nil value removes an annotation.
+func (j *WorkerJob) patch(
+	ctx context.Context, notes map[string]any, as string,
+) (*batchv1.Job, error) {
+	patch, err := annotationsPatch(notes)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	return j.client.BatchV1().Jobs(j.namespace).Patch(ctx, j.name, types.MergePatchType, patch,
+		metav1.PatchOptions{FieldManager: as})
+}
+
+// annotationsPatch returns the merge patch that sets annotations, and removes those that are nil.
+func annotationsPatch(notes map[string]any) ([]byte, error) {
+	return json.Marshal(map[string]any{"metadata": map[string]any{"annotations": notes}})
 }
 
 // Wanted is the Job's wishes for its workers and its run.

@@ -99,9 +99,8 @@ func (d *deletion) checkOthers(ctx context.Context) error {
 	return nil
 }
 
-// deleteJob removes the job's keys in etcd, and then its objects, all at once. Workers that still
-// train go first, while a coordinator can still plan rings without them. some reports whether there
-// was anything.
+// deleteJob removes the job's keys in etcd, and then its objects, all at once. some reports whether
+// there was anything.
 func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
 	work, err := d.findWorkers(ctx, d.job)
 	if err != nil {
@@ -130,13 +129,7 @@ func (d *deletion) deleteJob(ctx context.Context) (some bool, err error) {
 			d.how.Say(fmt.Sprintf("note: the keys of job %s stay in etcd: %v", d.job, err))
 		}
 	}
-	switch {
-	case trains && led:
-		if err := d.removeAll(ctx, []*stored{work.stored}); err != nil {
-			return true, err
-		}
-		return true, d.removeAll(ctx, all)
-	case trains:
+	if trains { // they would wait for a coordinator, which goes with them
 		d.hurry(ctx, selecting(d.job, Worker))
 	}
 	return true, d.removeAll(ctx, append(all, work.stored))
@@ -154,7 +147,7 @@ func (d *deletion) forget(ctx context.Context, job *Job, led bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, forgetTimeout, fmt.Errorf("its observers have "+
 		"not removed them within %v", forgetTimeout))
 	defer cancel()
-	err := d.WorkerJob(job.Workers.Name).patch(ctx,
+	_, err := d.WorkerJob(job.Workers.Name).patch(ctx,
 		map[string]any{annotations + "forget": toForget}, manager)
 	if err != nil {
 		return Explain(err, "annotating job "+d.job)
@@ -167,9 +160,9 @@ func (d *deletion) forget(ctx context.Context, job *Job, led bool) error {
 // shortGrace is the grace period, in seconds, of pods that have nothing to save.
 const shortGrace = 1
 
-// hurry shortens the grace period of pods. It serves workers without a leader, which would wait in
-// vain for a ring without them, and etcd members whose data is deleted too, whose leader would wait
-// for a successor. If this user may not delete pods, they take their usual time.
+// hurry shortens the grace period of pods. It serves workers of a job that is not saved, which
+// would wait in vain for a ring without them, and etcd members whose data is deleted too, whose
+// leader would wait for a successor. If this user may not delete pods, they take their usual time.
 func (d *deletion) hurry(ctx context.Context, pods metav1.ListOptions) {
 	grace := int64(shortGrace)
 	_ = d.Client.CoreV1().Pods(d.Namespace).DeleteCollection(ctx,

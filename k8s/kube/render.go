@@ -28,7 +28,8 @@ const (
 	labelQueue           = "kueue.x-k8s.io/queue-name"
 	annotationRun        = "rondo.dev/run"
 	annotationSubmission = "rondo.dev/submission"
-	manager              = "rondo" // field manager of applied fields
+	annotationEnded      = "rondo.dev/ended" // of a record: the run whose end it holds
+	manager              = "rondo"           // field manager of applied fields
 )
 
 // Manifests holds the objects of a submission, in the order of their application.
@@ -109,6 +110,7 @@ func Render(ctx context.Context, s *Submission, namespace string) (*Manifests, e
 			return nil, fmt.Errorf("%s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
+	m.Shared, m.Job = fill.needed(m.Shared), fill.needed(m.Job)
 	inOrder(m.Shared)
 	inOrder(m.Job)
 	return m, nil
@@ -127,8 +129,12 @@ func notes(spec *rondov1.JobSpec, s *Submission) []string {
 			spec.Workers))
 	}
 	if len(s.Etcd) == 0 && s.EtcdStorage == ephemeral {
-		notes = append(notes, "etcd keeps its data on the nodes' disks: if all three members are "+
-			"lost at once, jobs begin again from their newest checkpoints")
+		lost := "all three members are lost at once"
+		if s.etcdMembers(spec) == 1 {
+			lost = "its only member is lost"
+		}
+		notes = append(notes, "etcd keeps its data on the nodes' disks: if "+lost+", jobs begin "+
+			"again from their newest checkpoints")
 	}
 	if s.Insecure {
 		notes = append(notes, "with --insecure whoever reaches the pods reads and changes what "+

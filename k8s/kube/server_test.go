@@ -21,16 +21,19 @@ import (
 )
 
 // An apiServer keeps objects as an API server does, as far as commands can tell: discovery, apply,
-// create, get, list by label, merge patch and delete. It merges nothing: an apply replaces.
+// create, get, list by label, merge patch and delete. It merges nothing but owners: an apply
+// replaces.
 type apiServer struct {
 	*Cluster
 
 	mu       sync.Mutex
 	objects  map[string]map[string]any // by path
 	requests []string                  // that change something: "PATCH job/song-worker"
+	made     int                       // objects so far
 	refuse   func(request string) *apierrors.StatusError
-	denied   string // resource that the user may not create
-	held     string // what the path of an object ends with that outlasts its deletion
+	denied   string               // resource that the user may not create
+	ownedBy  map[string]types.UID // by path and field manager
+	held     string               // what the path of an object ends with that outlasts its deletion
 }
 
 // resources of the server: kinds by group/version and resource. It has no custom ones but JobSet.
@@ -53,7 +56,7 @@ func serverResources() map[string]map[string]string {
 // serveAPI starts one whose namespace is music.
 func serveAPI(t *testing.T) *apiServer {
 	t.Helper()
-	s := &apiServer{objects: map[string]map[string]any{}}
+	s := &apiServer{objects: map[string]map[string]any{}, ownedBy: map[string]types.UID{}}
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	cluster, err := newCluster(&rest.Config{Host: server.URL,
@@ -128,12 +131,21 @@ func (s *apiServer) answer(r *http.Request) (any, *apierrors.StatusError) {
 				return nil, err
 			}
 		}
+		if ownersOnly(r) {
+			request += " owners"
+		}
 		if dry := r.URL.Query().Get("dryRun"); dry != "" {
 			request += " dryRun=" + dry
 		}
 		s.requests = append(s.requests, request)
 	}
 	return s.do(r, path, object, apierrors.NewNotFound(group, rest[1]))
+}
+
+// ownersOnly reports whether a request applies owners as a field manager of their own.
+func ownersOnly(r *http.Request) bool {
+	return strings.HasPrefix(r.URL.Query().Get("fieldManager"), manager+"-") &&
+		r.Header.Get("Content-Type") == string(types.ApplyPatchType)
 }
 
 func name(object map[string]any) string {
@@ -146,6 +158,19 @@ func (s *apiServer) do(
 	old := s.objects[path]
 	dry := r.URL.Query().Get("dryRun") != ""
 	switch {
+	case ownersOnly(r):
+		to := &unstructured.Unstructured{Object: old}
+		from := unstructured.Unstructured{Object: object}
+		if old == nil || to.GetUID() != from.GetUID() {
+			return nil, apierrors.NewConflict(schema.GroupResource{}, name(object), nil)
+		}
+		manager := r.URL.Query().Get("fieldManager")
+		owners := slices.DeleteFunc(to.GetOwnerReferences(), func(o metav1.OwnerReference) bool {
+			return s.ownedBy[path+" "+manager] == o.UID
+		})
+		added := from.GetOwnerReferences()[0]
+		s.ownedBy[path+" "+manager] = added.UID
+		to.SetOwnerReferences(append(owners, added))
 	case r.Method == http.MethodPost, r.Header.Get("Content-Type") == string(types.ApplyPatchType):
 		if r.Method == http.MethodPost && old != nil {
 			return nil, apierrors.NewAlreadyExists(schema.GroupResource{}, name(object))
@@ -167,11 +192,26 @@ func (s *apiServer) do(
 	return old, nil
 }
 
-// put keeps an object, with an identity of its own.
+// put keeps an object. A new one gets an identity of its own.
 func (s *apiServer) put(path string, object map[string]any) {
-	(&unstructured.Unstructured{Object: object}).SetUID(types.UID(fmt.Sprint("uid-",
-		len(s.requests))))
+	s.made++
+	uid := types.UID(fmt.Sprint("uid-", s.made))
+	if old := s.objects[path]; old != nil {
+		uid = (&unstructured.Unstructured{Object: old}).GetUID()
+	}
+	(&unstructured.Unstructured{Object: object}).SetUID(uid)
 	s.objects[path] = object
+}
+
+// startEtcd adds a pod of etcd's first member, whose container has run.
+func (s *apiServer) startEtcd() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.put("/api/v1/namespaces/music/pods/rondo-etcd-0", map[string]any{"apiVersion": "v1",
+		"kind": "Pod", "metadata": map[string]any{"name": "rondo-etcd-0",
+			"labels": map[string]any{labelName: "rondo", labelComponent: Etcd}},
+		"status": map[string]any{"containerStatuses": []any{map[string]any{"name": "etcd",
+			"containerID": "containerd://1"}}}})
 }
 
 func (s *apiServer) list(path, selector, version, kind string) any {

@@ -100,7 +100,7 @@ func TestStatusAfterSilence(t *testing.T) {
 		suspended bool
 		want      string
 	}{
-		"heard":           {telemetry.PhaseRunning, 29 * time.Second, false, "running"},
+		"heard":           {telemetry.PhaseRunning, 20 * time.Second, false, "running"},
 		"silent":          {telemetry.PhaseRunning, 53 * time.Second, false, phaseUnknown},
 		"silent, forming": {telemetry.PhaseForming, 3 * time.Minute, false, phaseUnknown},
 		"ended":           {telemetry.PhaseEnded, time.Hour, false, "ended"},

@@ -45,6 +45,12 @@ type Options struct {
 	S3Identity      bool              `json:"s3-identity,omitempty"`  // in place of the secret
 	S3CIDR          []string          `json:"s3-cidr,omitempty"`      // of the store; empty: any
 	GracePeriod     string            `json:"grace-period,omitempty"` // empty: by step and model
+	HA              string            `json:"ha,omitempty"`           // true, false; empty: by size
+	TTL             string            `json:"ttl-after-finished,omitempty"`
+	Env             []string          `json:"env,omitempty"` // NAME=VALUE
+	Annotations     map[string]string `json:"annotations,omitempty"`
+	PriorityClass   string            `json:"priority-class,omitempty"`
+	PodTemplate     string            `json:"pod-template,omitempty"` // its text
 	LogFormat       string            `json:"log-format,omitempty"`
 	Verbose         bool              `json:"verbose,omitempty"`
 }
@@ -97,6 +103,14 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
 		"taints that workers tolerate")
 	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
+	set.StringToStringVar(&o.Annotations, "annotations", nil, "NAME=VALUE,... for all pods of the "+
+		"job")
+	set.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE in the workers' environment; may be "+
+		"repeated")
+	set.StringVar(&o.PriorityClass, "priority-class", "", "priority class of all pods of the job")
+	set.StringVar(&o.PodTemplate, "pod-template", "", "YAML file with a part of a pod template "+
+		"(metadata, spec), merged into the workers' as by kubectl patch: volumes, affinity, "+
+		"variables from secrets, image pull secrets; their container is called worker")
 	set.BoolVar(&o.Spot, "spot", false, "run workers on preemptible nodes")
 	set.StringVar(&o.Queue, "queue", "", "Kueue's local queue that admits the workers all at once")
 	set.BoolVar(&o.TLS, "tls", false, "mutual TLS between all pods, with certificates by "+
@@ -108,9 +122,14 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 		"Grafana")
 	set.BoolVar(&o.JobSet, "jobset", false, "run the workers as a JobSet (needs JobSet)")
 	set.StringSliceVar(&o.Etcd, "etcd", nil, "host:port,... of an existing etcd, as pods "+
-		"reach it; default: three members in the namespace, shared by its jobs")
+		"reach it; default: one in the namespace, shared by its jobs")
 	set.StringVar(&o.EtcdStorage, "etcd-storage", defaultStorage, "of each etcd member: a size, "+
 		"CLASS:SIZE of a storage class, or ephemeral: the node's disk")
+	set.StringVar(&o.HA, "ha", "", fmt.Sprintf("two coordinators and three members of etcd, so "+
+		"that a ring forms anew while one is lost; default: with %d workers or more", haWorkers))
+	set.Lookup("ha").NoOptDefVal = "true"
+	set.StringVar(&o.TTL, "ttl-after-finished", defaultTTL, "how long the job's objects stay "+
+		"after its end; never: until it is deleted. Its record stays for rondo status")
 	set.StringVar(&o.LogFormat, "log-format", "", "format of the pods' logs: "+
 		strings.Join(telemetry.LogFormats(), ", ")+"; default: text")
 	set.BoolVar(&o.Verbose, "verbose", false, "pods log connections, plans and timing, too")
@@ -148,6 +167,12 @@ func (f *SubmissionFlags) Submission(stored *Submission) (*Submission, error) {
 	if stored != nil {
 		s.Options, s.Extent = f.over(stored.Options), stored.Extent
 		maps.Copy(s.Spec, stored.Spec)
+	}
+	if f.set.Changed("pod-template") {
+		var err error
+		if s.PodTemplate, err = readTemplate(f.given.PodTemplate); err != nil {
+			return nil, err
+		}
 	}
 	file, err := f.configured()
 	if err != nil {

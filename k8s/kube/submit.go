@@ -109,7 +109,7 @@ func (s *submitter) number(ctx context.Context, submission *Submission) error {
 	if err != nil {
 		return err
 	}
-	last, err := s.lastSubmission(ctx, spec.Job)
+	last, err := lastSubmission(ctx, s.Cluster, spec.Job)
 	if err == nil && last != nil {
 		submission.Run = max(submission.Run, last.Run+1)
 	}
@@ -117,8 +117,8 @@ func (s *submitter) number(ctx context.Context, submission *Submission) error {
 }
 
 // lastSubmission returns the newest submission that is kept with a job's spec, or nil.
-func (s *submitter) lastSubmission(ctx context.Context, job string) (*Submission, error) {
-	specs, err := s.Client.CoreV1().ConfigMaps(s.Namespace).List(ctx,
+func lastSubmission(ctx context.Context, c *Cluster, job string) (*Submission, error) {
+	specs, err := c.Client.CoreV1().ConfigMaps(c.Namespace).List(ctx,
 		metav1.ListOptions{LabelSelector: labelJob + "=" + job})
 	if err != nil {
 		return nil, Explain(err, "looking for the submission of job "+job)
@@ -154,7 +154,7 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 	if err != nil {
 		return err
 	}
-	stored, err := s.lastSubmission(ctx, job)
+	stored, err := lastSubmission(ctx, s.Cluster, job)
 	switch {
 	case err != nil:
 		return err
@@ -178,25 +178,31 @@ func (s *submitter) resume(ctx context.Context, job string, flags *SubmissionFla
 	if err != nil {
 		return err
 	}
-	if err := s.resumable(old, spec, flags); err != nil {
+	var before *Job // nil: nothing is known of how it ended
+	if old != nil {
+		before = old.job
+	} else if ended, err := endedJobs(ctx, s.Cluster, s.Namespace, job); err != nil {
+		return err
+	} else if len(ended) > 0 {
+		before = ended[0]
+	}
+	if err := s.resumable(before, spec, flags); err != nil {
 		return err
 	}
 	return s.submit(ctx, submission)
 }
 
-// resumable fails if the run would find no checkpoint or nothing to do. The earlier run's workers
-// may be gone (nil).
-func (s *submitter) resumable(
-	old *workers, spec *rondov1.JobSpec, flags *SubmissionFlags,
-) error {
+// resumable fails if the run would find no checkpoint or nothing to do. The job of the run before
+// may be nil.
+func (s *submitter) resumable(before *Job, spec *rondov1.JobSpec, flags *SubmissionFlags) error {
 	if !jobspec.KeepsModel(spec) {
 		return app.Usagef("job %s has no --checkpoint-dir, so there is nothing to go on from: "+
 			"%s begins anew", spec.Job, s.command("submit", spec.Job))
 	}
-	if old == nil {
+	if before == nil {
 		return nil
 	}
-	p := old.job.Progress()
+	p := before.Progress()
 	if p.Step > 0 && p.Step == p.TotalSteps && !flags.set.Changed("steps") &&
 		!flags.set.Changed("epochs") {
 		return app.Usagef("job %s has done all its %d steps: give --steps or --epochs to go on",

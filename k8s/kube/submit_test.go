@@ -91,13 +91,7 @@ func TestSubmitAppliesInOrder(t *testing.T) {
 	}
 
 	t.Run("another job uses the same etcd", func(t *testing.T) {
-		s.mu.Lock()
-		s.put("/api/v1/namespaces/music/pods/rondo-etcd-0", map[string]any{"apiVersion": "v1",
-			"kind": "Pod", "metadata": map[string]any{"name": "rondo-etcd-0",
-				"labels": map[string]any{labelName: "rondo", labelComponent: Etcd}},
-			"status": map[string]any{"containerStatuses": []any{map[string]any{"name": "etcd",
-				"containerID": "containerd://1"}}}})
-		s.mu.Unlock()
+		s.startEtcd()
 		out, err := s.submit(t, "--job=other", "--checkpoint-dir=pvc://models")
 		check(t, err)
 		for _, change := range s.changes() {
@@ -189,7 +183,7 @@ func TestSubmitSaysWhatIsRefused(t *testing.T) {
 		return nil
 	}
 	_, err := s.submit(t, "--job=song")
-	wants(t, err, "applying configmap/song-spec-")
+	wants(t, err, "applying configmap/song-record")
 	wants(t, err, "exceeded quota: small")
 	s.refuse = nil
 

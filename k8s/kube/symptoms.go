@@ -54,7 +54,7 @@ func terminated(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 
 // said returns why a process has ended: in its own words, if there are some.
 func said(end *corev1.ContainerStateTerminated) string {
-	words, code := oneLine(end.Message), fmt.Sprintf("exit code %d", end.ExitCode)
+	words, code := Outside(oneLine(end.Message)), fmt.Sprintf("exit code %d", end.ExitCode)
 	switch {
 	case end.Reason == "OOMKilled":
 		return "out of memory"

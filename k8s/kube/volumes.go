@@ -27,6 +27,9 @@ import (
 // limits an object to 1 MiB.
 const maxText = 900 << 10
 
+// textName comes after the job's name in the name of the ConfigMap of its texts.
+const textName = "-text-"
+
 // Folders of mounted volumes.
 const (
 	claimsAt     = "/mnt/pvc/"
@@ -74,7 +77,7 @@ func (s *Submission) bundle(job string) (*corev1.ConfigMap, error) {
 	if len(places) == 0 {
 		return nil, nil
 	}
-	texts.Name = fmt.Sprintf("%s-text-%s", job, hex.EncodeToString(sum.Sum(nil)[:5]))
+	texts.Name = job + textName + hex.EncodeToString(sum.Sum(nil)[:5])
 	for key, name := range places {
 		s.Spec[key] = "configmap://" + texts.Name + "/" + name
 	}
@@ -109,6 +112,9 @@ func tooLarge(flag, file string, size int64) error {
 		"KiB): copy it to a volume and give pvc://CLAIM/%s, or to a bucket and give s3://BUCKET/%s",
 		flag, file, size>>10, maxText>>10, filepath.Base(file), filepath.Base(file))
 }
+
+// Outside returns a text of a pod with the paths in claims as people give them, pvc://CLAIM/PATH.
+func Outside(text string) string { return strings.ReplaceAll(text, claimsAt, "pvc://") }
 
 // mounts holds the volumes of a job's locations.
 type mounts struct {
