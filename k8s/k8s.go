@@ -10,8 +10,9 @@ import (
 	"io/fs"
 )
 
-//go:embed namespace.yaml etcd job base components overlays
+//go:embed namespace.yaml etcd job base components overlays operator
 var files embed.FS
 
-// FS is the tree of kustomizations, etcd, job, base, components and overlays, and the namespace.
+// FS is the tree of kustomizations: etcd, job, base, components, overlays, operator; and the
+// namespace.
 func FS() fs.FS { return files }

@@ -31,6 +31,37 @@ func TestUser(t *testing.T) {
 	if !ok {
 		t.Fatal("user.yaml is no Role")
 	}
+	mayApply(t, user, "get", "create", "patch", "delete")
+}
+
+// The operator may create and change all rendered objects; the cluster removes them.
+func TestOperator(t *testing.T) {
+	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory(t), "/operator")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := 0
+	for _, r := range rendered.Resources() {
+		text, err := r.AsYAML()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetKind() == "CustomResourceDefinition" {
+			continue // client-go does not know this kind
+		}
+		if role, is := decode(t, text).(*rbacv1.Role); is {
+			mayApply(t, role, "get", "create", "patch")
+			roles++
+		}
+	}
+	if roles != 1 {
+		t.Errorf("the operator has %d roles", roles)
+	}
+}
+
+// mayApply holds a role to the verbs for all rendered objects, and to the observer's own rights.
+func mayApply(t *testing.T, user *rbacv1.Role, verbs ...string) {
+	t.Helper()
 	may := func(group, resource, verb string) bool {
 		return slices.ContainsFunc(user.Rules, func(r rbacv1.PolicyRule) bool {
 			return len(r.ResourceNames) == 0 && slices.Contains(r.APIGroups, group) &&
@@ -46,7 +77,7 @@ func TestUser(t *testing.T) {
 		}
 		for _, r := range rendered.Resources() {
 			kind := schema.FromAPIVersionAndKind(r.GetApiVersion(), r.GetKind())
-			for _, verb := range []string{"get", "create", "patch", "delete"} {
+			for _, verb := range verbs {
 				if !may(kind.Group, resourceOf(kind.Kind), verb) {
 					t.Errorf("%s: nobody may %s %s", overlay, verb, kind)
 				}

@@ -27,7 +27,7 @@ func root() *cobra.Command {
 		deleteCommand(), statusCommand(), logsCommand())
 	group(c, "job", "A running job, on Kubernetes or with --etcd:", workersCommand(),
 		scaleCommand(), stopCommand())
-	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand(),
+	group(c, "servers", "Servers beside jobs:", etcdCommand(), observeCommand(), operatorCommand(),
 		certsCommand())
 	group(c, "models", "Models and data:", modelsCommand(), recipesCommand(), generateCommand(),
 		serveCommand(), classifyCommand(), tagCommand(), fillCommand(), translateCommand(),

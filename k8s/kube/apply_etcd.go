@@ -26,7 +26,7 @@ func (a *applier) applyShared(ctx context.Context) error {
 		}
 		used := old != nil
 		if used && err == nil && object.GetKind() == "StatefulSet" {
-			used, err = a.useEtcd(ctx, old)
+			used, err = a.useEtcd(ctx, old, object)
 		}
 		if err != nil {
 			return err
@@ -39,9 +39,12 @@ func (a *applier) applyShared(ctx context.Context) error {
 }
 
 // useEtcd reports whether the existing etcd can be used. If no member has ever started, for lack of
-// its image or a volume, it holds no data, and useEtcd removes it for the submitted one. A member
-// whose pod is only being replaced has a volume older than its pod.
-func (a *applier) useEtcd(ctx context.Context, set *stored) (bool, error) {
+// its image or a volume, it holds no data, and useEtcd removes it for the submitted one, if that
+// has another image or other volumes. A member whose pod is only being replaced has a volume older
+// than its pod.
+func (a *applier) useEtcd(
+	ctx context.Context, set *stored, submitted *unstructured.Unstructured,
+) (bool, error) {
 	pods, err := a.Client.CoreV1().Pods(a.Namespace).List(ctx, selecting("", Etcd))
 	if err != nil {
 		return false, Explain(err, "looking at the members of etcd")
@@ -50,7 +53,11 @@ func (a *applier) useEtcd(ctx context.Context, set *stored) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if a.how.ServerDryRun || slices.ContainsFunc(pods.Items, started) ||
+	same, err := sameEtcd(set.object, submitted)
+	if err != nil {
+		return false, err
+	}
+	if a.how.ServerDryRun || same || slices.ContainsFunc(pods.Items, started) ||
 		slices.ContainsFunc(claims, func(claim corev1.PersistentVolumeClaim) bool {
 			return usedBefore(claim, pods.Items)
 		}) {
@@ -64,6 +71,26 @@ func (a *applier) useEtcd(ctx context.Context, set *stored) (bool, error) {
 	return false, a.removeClaims(ctx, func(claim *corev1.PersistentVolumeClaim) bool {
 		return claim.Status.Phase == corev1.ClaimPending
 	})
+}
+
+// sameEtcd reports whether two StatefulSets of etcd have the same image and volumes.
+func sameEtcd(a, b *unstructured.Unstructured) (bool, error) {
+	var needs [2]string
+	for i, object := range []*unstructured.Unstructured{a, b} {
+		set := &appsv1.StatefulSet{}
+		err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, set)
+		if err != nil {
+			return false, fmt.Errorf("%s cannot be read: %w", nameOf(object), err)
+		}
+		for _, container := range set.Spec.Template.Spec.Containers {
+			needs[i] += container.Image + " " + string(container.ImagePullPolicy) + "\n"
+		}
+		for _, claim := range set.Spec.VolumeClaimTemplates {
+			needs[i] += fmt.Sprintln(pointed(claim.Spec.StorageClassName),
+				claim.Spec.Resources.Requests.Storage())
+		}
+	}
+	return needs[0] == needs[1], nil
 }
 
 // started reports whether a container of the pod has ever run.

@@ -46,6 +46,9 @@ func (c *Cluster) Delete(ctx context.Context, job string, how Delete) error {
 		"after %v: the cluster goes on deleting it; see kubectl get pods -l %s=%s", job,
 		how.Timeout, labelJob, job))
 	defer cancel()
+	if err := refuseOwned(ctx, c, job, "delete rondojob/"+job); err != nil {
+		return err
+	}
 	o, err := c.objects(false)
 	if err != nil {
 		return err

@@ -38,6 +38,11 @@ type scaling struct {
 // the leader reports the number to the leader. A worker that is not wanted any more hands its lanes
 // over and ends.
 func (c *Cluster) Scale(ctx context.Context, name string, how Scale) error {
+	err := refuseOwned(ctx, c, name, fmt.Sprintf("scale rondojob/%s --replicas %d", name,
+		how.Workers))
+	if err != nil {
+		return err
+	}
 	job, err := c.Job(ctx, name)
 	if err != nil {
 		return err

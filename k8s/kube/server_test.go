@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
 )
 
@@ -36,7 +37,8 @@ type apiServer struct {
 	held     string               // what the path of an object ends with that outlasts its deletion
 }
 
-// resources of the server: kinds by group/version and resource. It has no custom ones but JobSet.
+// resources of the server: kinds by group/version and resource. Of the custom ones it has JobSet
+// and RondoJob.
 func serverResources() map[string]map[string]string {
 	return map[string]map[string]string{
 		"v1": {"configmaps": "ConfigMap", "services": "Service", "pods": "Pod",
@@ -50,6 +52,7 @@ func serverResources() map[string]map[string]string {
 		"rbac.authorization.k8s.io/v1": {"roles": "Role",
 			"rolebindings": "RoleBinding"},
 		"jobset.x-k8s.io/v1alpha2": {"jobsets": "JobSet"},
+		"rondo.dev/v1alpha1":       {"rondojobs": "RondoJob"},
 	}
 }
 
@@ -119,8 +122,8 @@ func (s *apiServer) answer(r *http.Request) (any, *apierrors.StatusError) {
 	}
 	body, _ := io.ReadAll(r.Body)
 	object := map[string]any{}
-	_ = json.Unmarshal(body, &object)
-	if len(rest) == 1 { // a creation
+	_ = utiljson.Unmarshal(body, &object) // whole numbers as int64
+	if len(rest) == 1 {                   // a creation
 		path += "/" + name(object)
 		rest = append(rest, name(object))
 	}
@@ -155,6 +158,7 @@ func name(object map[string]any) string {
 func (s *apiServer) do(
 	r *http.Request, path string, object map[string]any, missing *apierrors.StatusError,
 ) (any, *apierrors.StatusError) {
+	path = strings.TrimSuffix(path, "/status")
 	old := s.objects[path]
 	dry := r.URL.Query().Get("dryRun") != ""
 	switch {
@@ -181,6 +185,8 @@ func (s *apiServer) do(
 		return object, nil
 	case old == nil:
 		return nil, missing
+	case r.Method == http.MethodPut: // of a status alone
+		old["status"] = object["status"]
 	case r.Method == http.MethodPatch:
 		spec, _ := object["spec"].(map[string]any)
 		for field, value := range spec {

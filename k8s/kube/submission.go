@@ -220,7 +220,13 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 	if err != nil {
 		return nil, app.Usagef("--config: %w", err)
 	}
-	if _, err := jobspec.FromYAML(path, text); err != nil {
+	return valuesIn(path, text)
+}
+
+// valuesIn returns the values in a job's YAML by the names of JobSpec's fields. name is the text's,
+// for errors.
+func valuesIn(name string, text []byte) (map[string]string, error) {
+	if _, err := jobspec.FromYAML(name, text); err != nil {
 		return nil, err
 	}
 	var keys map[string]any
@@ -229,7 +235,7 @@ func (f *SubmissionFlags) configured() (map[string]string, error) {
 		return d
 	}
 	if err := yaml.UnmarshalStrict(text, &keys, asWritten); err != nil {
-		return nil, app.Usagef("%s: %w", path, err)
+		return nil, app.Usagef("%s: %w", name, err)
 	}
 	said := map[string]string{}
 	fields := (&rondov1.JobSpec{}).ProtoReflect().Descriptor().Fields()

@@ -79,6 +79,10 @@ func (s *submitter) submit(ctx context.Context, submission *Submission) error {
 	if err := note(s.notes, m); err != nil {
 		return err
 	}
+	err = refuseOwned(ctx, s.Cluster, m.Spec.Job, "edit rondojob/"+m.Spec.Job)
+	if err != nil {
+		return err
+	}
 	if err := s.apply(ctx, m); err != nil || s.how.ServerDryRun {
 		return err
 	}
@@ -225,7 +229,11 @@ func (s *submitter) unsuspend(
 	labels := old.object.GetLabels()
 	job, queue := labels[labelJob], labels[labelQueue]
 	suspended, _, _ := unstructured.NestedBool(old.object.Object, "spec", "suspend")
+	err := refuseOwned(ctx, s.Cluster, job,
+		"patch rondojob/"+job+` --type merge -p '{"spec":{"suspend":false}}'`)
 	switch {
+	case err != nil:
+		return err
 	case !suspended:
 		return fmt.Errorf("job %s is running: see %s", job, s.command("status", job))
 	case queue != "":
@@ -236,7 +244,7 @@ func (s *submitter) unsuspend(
 		return app.Usagef("job %s is suspended and goes on as it was: leave out %s, or %s "+
 			"first", job, strings.Join(changed, ", "), s.command("stop", job))
 	}
-	_, err := old.from.Patch(ctx, old.object.GetName(), types.MergePatchType,
+	_, err = old.from.Patch(ctx, old.object.GetName(), types.MergePatchType,
 		[]byte(`{"spec": {"suspend": false}}`), metav1.PatchOptions{FieldManager: manager})
 	if err != nil {
 		return Explain(err, "resuming "+nameOf(old.object))
