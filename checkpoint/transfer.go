@@ -53,7 +53,7 @@ func Receive(ctx context.Context, r io.Reader, dir string) (*Manifest, string, e
 		return nil, "", err
 	}
 	defer func() { _ = os.RemoveAll(draft) }()
-	step, err := receiveFiles(tar.NewReader(r), draft)
+	step, err := receiveFiles(tar.NewReader(r), draft, dir)
 	if err != nil {
 		return nil, "", err
 	}
@@ -65,19 +65,15 @@ func Receive(ctx context.Context, r io.Reader, dir string) (*Manifest, string, e
 		return nil, "", fmt.Errorf("the checkpoint was damaged on its way: %w", err)
 	}
 	to := filepath.Join(dir, step)
-	if _, err := os.Lstat(to); err == nil {
-		return nil, "", fmt.Errorf("%s: %w: delete it, or choose another folder", to,
-			os.ErrExist)
-	}
 	if err := os.Chmod(draft, 0o755); err != nil {
 		return nil, "", err
 	}
 	return &found.Manifest, to, os.Rename(draft, to)
 }
 
-// receiveFiles writes a stream's files to a folder, and returns the name of the step's folder. All
-// names come from elsewhere: only a step's own files are taken.
-func receiveFiles(in *tar.Reader, to string) (step string, err error) {
+// receiveFiles writes a stream's files to draft, and returns the name of the step's folder, which
+// dir must not have yet. All names come from elsewhere: only a step's own files are taken.
+func receiveFiles(in *tar.Reader, draft, dir string) (step string, err error) {
 	for n := 0; ; n++ {
 		header, err := in.Next()
 		switch {
@@ -97,10 +93,18 @@ func receiveFiles(in *tar.Reader, to string) (step string, err error) {
 			return "", fmt.Errorf("%q is no file of a checkpoint", header.Name)
 		}
 		step = folder
-		if err := receiveFile(in, filepath.Join(to, name)); err != nil {
+		if to := filepath.Join(dir, step); n == 0 && exists(to) { // before its files travel
+			return "", fmt.Errorf("%s: %w: delete it, or choose another folder", to, os.ErrExist)
+		}
+		if err := receiveFile(in, filepath.Join(draft, name)); err != nil {
 			return "", err
 		}
 	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 func receiveFile(in io.Reader, at string) error {

@@ -31,10 +31,10 @@ func TestUser(t *testing.T) {
 	if !ok {
 		t.Fatal("user.yaml is no Role")
 	}
-	mayApply(t, user, "get", "create", "patch", "delete")
+	mayApply(t, user)
 }
 
-// The operator may create and change all rendered objects; the cluster removes them.
+// The operator may do the same: some clusters let only those set owners who may delete the object.
 func TestOperator(t *testing.T) {
 	rendered, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(memory(t), "/operator")
 	if err != nil {
@@ -50,7 +50,7 @@ func TestOperator(t *testing.T) {
 			continue // client-go does not know this kind
 		}
 		if role, is := decode(t, text).(*rbacv1.Role); is {
-			mayApply(t, role, "get", "create", "patch")
+			mayApply(t, role)
 			roles++
 		}
 	}
@@ -59,8 +59,9 @@ func TestOperator(t *testing.T) {
 	}
 }
 
-// mayApply holds a role to the verbs for all rendered objects, and to the observer's own rights.
-func mayApply(t *testing.T, user *rbacv1.Role, verbs ...string) {
+// mayApply fails unless a role may create, change and remove all rendered objects, make the Job or
+// JobSet their owner, and give the observer its rights.
+func mayApply(t *testing.T, user *rbacv1.Role) {
 	t.Helper()
 	may := func(group, resource, verb string) bool {
 		return slices.ContainsFunc(user.Rules, func(r rbacv1.PolicyRule) bool {
@@ -77,12 +78,16 @@ func mayApply(t *testing.T, user *rbacv1.Role, verbs ...string) {
 		}
 		for _, r := range rendered.Resources() {
 			kind := schema.FromAPIVersionAndKind(r.GetApiVersion(), r.GetKind())
-			for _, verb := range verbs {
+			for _, verb := range []string{"get", "create", "patch", "delete"} {
 				if !may(kind.Group, resourceOf(kind.Kind), verb) {
 					t.Errorf("%s: nobody may %s %s", overlay, verb, kind)
 				}
 			}
 		}
+	}
+	if !may("batch", "jobs/finalizers", "update") ||
+		!may("jobset.x-k8s.io", "jobsets/finalizers", "update") {
+		t.Error("nobody may make the Job or JobSet an owner that waits for what it owns")
 	}
 	eachOverlay(t, func(t *testing.T, _ string, objects []metav1.Object) {
 		for _, rule := range only[*rbacv1.Role](t, objects, "rondo-coordinator").Rules {

@@ -167,8 +167,8 @@ func (a *applier) fits(object *unstructured.Unstructured) error {
 			a.Namespace)
 	}
 	members := int(pointed(set.Spec.Replicas))
-	if members == 1 && a.m.Options.HA == "true" {
-		a.say("note: --ha: the namespace's etcd has one member, and gets more only when it is " +
+	if members == 1 && highlyAvailable(&Submission{Options: a.m.Options}, a.m.Spec) {
+		a.say("note: the namespace's etcd has one member, and gets more only when it is " +
 			"made anew: delete its jobs first, or give another --namespace")
 	}
 	return a.m.fitEtcd(members)

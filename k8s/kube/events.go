@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -29,7 +30,7 @@ func (j *WorkerJob) Tell(ctx context.Context, e Event, now time.Time) error {
 	}
 	if len(e.Text) > maxEventText {
 		const cut = "..."
-		e.Text = e.Text[:maxEventText-len(cut)] + cut
+		e.Text = strings.ToValidUTF8(e.Text[:maxEventText-len(cut)], "") + cut
 	}
 	at := metav1.NewTime(now)
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)

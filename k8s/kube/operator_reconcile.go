@@ -242,7 +242,7 @@ func (c *caring) mend(ctx context.Context, say func(string)) error {
 			return err
 		}
 	}
-	if err := a.shareWith(ctx, owner); err != nil {
+	if err := a.shareWith(ctx, owner, true); err != nil {
 		return err
 	}
 	c.operator.mend(c.key, time.Now())

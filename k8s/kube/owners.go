@@ -66,8 +66,7 @@ func (o *objects) ownerOf(
 		return owner, err
 	}
 	if found == nil {
-		return owner, fmt.Errorf("%s was deleted while it was applied: submit the job again",
-			nameOf(object))
+		return owner, deletedMeanwhile(object)
 	}
 	owner = metav1.OwnerReference{APIVersion: object.GetAPIVersion(), Kind: object.GetKind(),
 		Name: object.GetName(), UID: found.object.GetUID()}
@@ -76,6 +75,10 @@ func (o *objects) ownerOf(
 		*owner.BlockOwnerDeletion = true
 	}
 	return owner, nil
+}
+
+func deletedMeanwhile(object *unstructured.Unstructured) error {
+	return fmt.Errorf("%s was deleted while it was applied: submit the job again", nameOf(object))
 }
 
 // own makes the workers' Job the owner of the job's other objects, and one owner of the shared
@@ -95,14 +98,14 @@ func (a *applier) own(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.shareWith(ctx, owner); err != nil {
+	if err := a.shareWith(ctx, owner, true); err != nil {
 		return err
 	}
 	for _, c := range a.certificates {
 		if c.secret.GetLabels()[labelJob] == "" {
 			continue
 		}
-		if err := a.addOwner(ctx, c.secret, owner); err != nil {
+		if err := a.addOwner(ctx, c.secret, owner, false); err != nil {
 			return err
 		}
 	}
@@ -121,11 +124,14 @@ func (a *applier) holdShared(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return a.shareWith(ctx, owner)
+	return a.shareWith(ctx, owner, false)
 }
 
-// shareWith adds an owner to the objects that the namespace's jobs share.
-func (a *applier) shareWith(ctx context.Context, owner metav1.OwnerReference) error {
+// shareWith adds an owner to the objects that the namespace's jobs share. With needed it fails if
+// one is gone: the cluster may have removed it with the job that was its last owner.
+func (a *applier) shareWith(
+	ctx context.Context, owner metav1.OwnerReference, needed bool,
+) error {
 	shared := slices.Clone(a.m.Shared)
 	authorities := map[string]bool{}
 	for _, c := range a.certificates {
@@ -137,20 +143,26 @@ func (a *applier) shareWith(ctx context.Context, owner metav1.OwnerReference) er
 			shared = append(shared, newSecret(c.by, c.secret))
 		}
 	}
-	for _, object := range shared {
-		if err := a.addOwner(ctx, object, owner); err != nil {
+	for i, object := range shared {
+		must := needed && i < len(a.m.Shared) // certificates may be there in part
+		if err := a.addOwner(ctx, object, owner, must); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// addOwner adds an owner to an object that rondo submit has made. The field manager is the job's
+// addOwner adds an owner to an object that rondo submit has made. With needed it fails if the
+// object is gone or being deleted. The field manager is the job's
 // own, so that the owners that other jobs have added stay, and this job's earlier one goes.
 func (a *applier) addOwner(
 	ctx context.Context, object *unstructured.Unstructured, owner metav1.OwnerReference,
+	needed bool,
 ) error {
 	found, err := a.find(ctx, object.GroupVersionKind(), object.GetName())
+	if err == nil && needed && (found == nil || found.object.GetDeletionTimestamp() != nil) {
+		return deletedMeanwhile(object)
+	}
 	if err != nil || found == nil || found.object.GetLabels()[labelManagedBy] != manager {
 		return err
 	}

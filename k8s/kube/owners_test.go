@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
@@ -117,4 +118,21 @@ func TestResumeKeepsEtcd(t *testing.T) {
 	if got := s.owners(t, "services/rondo-etcd"); !slices.Equal(got, []string{"job/song-worker"}) {
 		t.Errorf("etcd is owned by %q", got)
 	}
+}
+
+// TestSharedGoesMeanwhile: a submission fails if the namespace's etcd goes with its last job after
+// the submission has found it.
+func TestSharedGoesMeanwhile(t *testing.T) {
+	s := serveAPI(t)
+	_, err := s.submit(t, "--job=song", "--checkpoint-dir=pvc://models", "--insecure")
+	check(t, err)
+	s.startEtcd()
+	s.refuse = func(request string) *apierrors.StatusError {
+		if request == "PATCH jobs/other-worker" {
+			delete(s.objects, "/apis/apps/v1/namespaces/music/statefulsets/rondo-etcd")
+		}
+		return nil
+	}
+	_, err = s.submit(t, "--job=other", "--checkpoint-dir=pvc://models", "--insecure")
+	wants(t, err, "rondo-etcd was deleted while it was applied")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"rondo/internal/app"
+	"rondo/job/jobspec"
 	"rondo/k8s"
 )
 
@@ -86,6 +88,9 @@ func (p *pulling) locate(ctx context.Context) (*Submission, error) {
 				"pvc://CLAIM/PATH", p.how.Job, p.Namespace)
 		}
 		from = submission.Spec["checkpoint_dir"]
+	}
+	if from == "" || from == jobspec.NoCheckpoints {
+		return nil, app.Usagef("job %s has no --checkpoint-dir, so there is nothing to pull", p.how.Job)
 	}
 	if !strings.HasPrefix(from, "pvc://") {
 		return nil, app.Usagef("%s is not pvc://CLAIM/PATH: rondo generate --checkpoint %s and the "+
@@ -163,6 +168,7 @@ func (p *pulling) start(ctx context.Context, from *Submission) (string, error) {
 			Containers: []corev1.Container{{Name: "pull", Image: image,
 				ImagePullPolicy: corev1.PullPolicy(from.ImagePullPolicy),
 				Command:         []string{"/rondo", "checkpoint", "send", "--hold", p.inPod},
+				Resources:       pullResources(),
 				SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: &no,
 					ReadOnlyRootFilesystem: &yes,
 					Capabilities:           &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
@@ -178,6 +184,15 @@ func (p *pulling) start(ctx context.Context, from *Submission) (string, error) {
 	_, err := p.Client.CoreV1().Pods(p.Namespace).Create(ctx, pod,
 		metav1.CreateOptions{FieldManager: manager})
 	return pod.Name, Explain(err, "making a pod that reads claim "+p.claim)
+}
+
+// pullResources are those of an observer. A namespace with a quota admits no pod without them.
+func pullResources() corev1.ResourceRequirements {
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m"),
+			corev1.ResourceMemory: resource.MustParse("64Mi")},
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("256Mi")},
+	}
 }
 
 // end deletes the pod, which has nothing to save.
@@ -223,7 +238,7 @@ func (p *pulling) awaitRunning(ctx context.Context, name string) error {
 
 // receive has the pod send the checkpoint while receive reads it.
 func (p *pulling) receive(ctx context.Context, pod string, receive func(io.Reader) error) error {
-	ctx, cancel := context.WithCancel(ctx)
+	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
 	command := []string{"/rondo", "checkpoint", "send", p.inPod}
 	if p.how.Step > 0 {
@@ -236,16 +251,21 @@ func (p *pulling) receive(ctx context.Context, pod string, receive func(io.Reade
 	wrong := &head{left: pullErrors}
 	sent := make(chan error, 1)
 	go func() {
-		err := p.stream(ctx, pod, command, out, wrong)
+		err := p.stream(streaming, pod, command, out, wrong)
 		_ = out.CloseWithError(err)
 		sent <- err
 	}()
 	err := receive(in)
-	_ = in.CloseWithError(err) // a sender that is still at it ends
+	_ = in.CloseWithError(err)
+	if err != nil { // the stream would otherwise go on to the checkpoint's end
+		cancel()
+	}
 	failed := <-sent
 	switch {
 	case failed == nil || err != nil && !errors.Is(err, failed):
 		return err
+	case ctx.Err() != nil: // the stream may still write to wrong
+		return context.Cause(ctx)
 	case wrong.text.Len() > 0:
 		return errors.New(Outside(strings.TrimPrefix(oneLine(wrong.text.String()), "rondo: ")))
 	}

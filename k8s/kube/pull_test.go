@@ -101,10 +101,13 @@ func TestPullThatFails(t *testing.T) {
 		"has ended: exit code 127": {Pull{Job: "book"}, corev1.PodStatus{Phase: corev1.PodFailed,
 			ContainerStatuses: []corev1.ContainerStatus{{Name: "pull", State: corev1.ContainerState{
 				Terminated: &corev1.ContainerStateTerminated{ExitCode: 127}}}}}, ""},
-		"nothing is known of job air": {Pull{Job: "air"}, running, ""},
-		"s3://x is not pvc://":        {Pull{From: "s3://x"}, running, ""},
+		"nothing is known of job air":      {Pull{Job: "air"}, running, ""},
+		"s3://x is not pvc://":             {Pull{From: "s3://x"}, running, ""},
+		"job mute has no --checkpoint-dir": {Pull{Job: "mute"}, running, ""},
 	} {
-		p, _ := pullFrom(c.how, c.status, recordWith(bookSubmission))
+		mute := recordWith(`{"run": 1, "spec": {"job": "mute", "checkpoint_dir": "none"}}`)
+		mute.Name, mute.Labels[labelJob] = "mute-record", "mute"
+		p, _ := pullFrom(c.how, c.status, recordWith(bookSubmission), mute)
 		p.stream = func(_ context.Context, _ string, _ []string, _, wrong io.Writer) error {
 			_, err := io.WriteString(wrong, c.wrong)
 			return errors.Join(gone, err)
@@ -117,6 +120,20 @@ func TestPullThatFails(t *testing.T) {
 		if check(t, err); len(left.Items) > 0 {
 			t.Errorf("%s: the pod is left", want)
 		}
+	}
+}
+
+// TestPullStopsAtError: if the checkpoint cannot be written here, the pod sends no more of it.
+func TestPullStopsAtError(t *testing.T) {
+	p, _ := pullFrom(Pull{Job: "book"}, corev1.PodStatus{Phase: corev1.PodRunning},
+		recordWith(bookSubmission))
+	p.stream = func(ctx context.Context, _ string, _ []string, _, _ io.Writer) error {
+		<-ctx.Done() // a real stream drains what the pod sends
+		return ctx.Err()
+	}
+	full := errors.New("the disk is full")
+	if err := p.run(t.Context(), func(io.Reader) error { return full }); !errors.Is(err, full) {
+		t.Error(err)
 	}
 }
 
