@@ -114,12 +114,16 @@ func TestZippedText(t *testing.T) {
 	}
 	lines := words
 	lines.Source = filepath.Join(t.TempDir(), "lines.zip")
-	if err := os.WriteFile(lines.Source, archive(t, "{\"text\": \"a rose is\"}\n"+
-		"{\"text\": \"a rose\"}\n", "rose.jsonl"), 0o600); err != nil {
+	if err := os.WriteFile(lines.Source, archive(t, "{\"text\": \"a rose is\", \"by\": \"x\"}\n"+
+		"{\"text\": \"a rose\", \"by\": \"y\"}\n", "rose.jsonl"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if c := open(t, lines); c.Fingerprint() != plain.Fingerprint() {
 		t.Errorf("zipped lines: %d tokens", c.Tokens().Len())
+	}
+	lines.TextField = "by"
+	if got := tokensOf(t, lines); got != "x y" {
+		t.Errorf("another field of zipped lines: %q", got)
 	}
 	for name, file := range map[string][]byte{
 		"0 files":     archive(t, text, "a.md"),

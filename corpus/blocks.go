@@ -14,6 +14,8 @@ import (
 const (
 	// pieceBytes bounds a piece of text. A subword tokenizer is given one at a time.
 	pieceBytes = 128 << 10
+	// blockPieces bounds the pieces of a block: lines and documents may be short, or empty.
+	blockPieces = 16 << 10
 	// maxProcessors bounds the processors that read and tokenise a corpus, and so the memory.
 	maxProcessors = 16
 	// aheadBlocks is how many blocks of each open file wait for a processor.
@@ -90,7 +92,7 @@ func (c *cutter) end() error {
 func (c *cutter) close(end int, last bool) error {
 	c.now.pieces = append(c.now.pieces, piece{end: end, first: !c.begun, last: last})
 	c.start, c.begun = end, !last
-	if c.start < pieceBytes && len(c.now.pieces) < pieceBytes {
+	if c.start < pieceBytes && len(c.now.pieces) < blockPieces {
 		return nil
 	}
 	return c.flush()
@@ -109,23 +111,34 @@ func (c *cutter) flush() error {
 
 // mark puts an EndOfText behind the last piece, which has ended.
 func (c *cutter) mark() error {
-	c.lastPiece(func(p *piece) bool { return !p.mark && !p.document }).mark = true
-	return nil
+	p, err := c.lastPiece(func(p *piece) bool { return !p.mark && !p.document })
+	if err == nil {
+		p.mark = true
+	}
+	return err
 }
 
 // document ends the document behind the last piece.
-func (c *cutter) document() {
-	c.lastPiece(func(p *piece) bool { return !p.document }).document = true
+func (c *cutter) document() error {
+	p, err := c.lastPiece(func(p *piece) bool { return !p.document })
+	if err == nil {
+		p.document = true
+	}
+	return err
 }
 
 // lastPiece returns the last piece if it is fit, or an empty one behind it.
-func (c *cutter) lastPiece(fit func(*piece) bool) *piece {
-	n := len(c.now.pieces)
-	if n == 0 || !fit(&c.now.pieces[n-1]) {
-		c.now.pieces = append(c.now.pieces, piece{end: c.start})
-		n++
+func (c *cutter) lastPiece(fit func(*piece) bool) (*piece, error) {
+	if n := len(c.now.pieces); n > 0 && fit(&c.now.pieces[n-1]) {
+		return &c.now.pieces[n-1], nil
 	}
-	return &c.now.pieces[n-1]
+	if len(c.now.pieces) >= blockPieces {
+		if err := c.flush(); err != nil {
+			return nil, err
+		}
+	}
+	c.now.pieces = append(c.now.pieces, piece{end: c.start})
+	return &c.now.pieces[len(c.now.pieces)-1], nil
 }
 
 // cut returns where a piece of text that is too long is cut: behind a whole token, or of subwords
@@ -165,8 +178,7 @@ func (t Tokenizer) cutDocument(ctx context.Context, text io.Reader, c *cutter) e
 			return err
 		}
 	}
-	c.document()
-	return nil
+	return c.document()
 }
 
 // processors is how many goroutines tokenise.
@@ -223,9 +235,8 @@ func scanTexts[R any](
 	group.Go(func() error {
 		defer close(work)
 		defer close(ordered)
-		return readAhead(ctx, group, t, read, texts, func(b block) error {
-			j := &job[R]{b, make(chan result[R], 1)}
-			for _, to := range []chan *job[R]{ordered, work} {
+		pass := func(j *job[R], to ...chan *job[R]) error {
+			for _, to := range to {
 				select {
 				case to <- j:
 				case <-ctx.Done():
@@ -233,7 +244,16 @@ func scanTexts[R any](
 				}
 			}
 			return nil
+		}
+		err := readAhead(ctx, group, t, read, texts, func(b block) error {
+			return pass(&job[R]{b, make(chan result[R], 1)}, ordered, work)
 		})
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+		failed := &job[R]{done: make(chan result[R], 1)} // behind the text before it
+		failed.done <- result[R]{err: err}
+		return pass(failed, ordered)
 	})
 	for range n {
 		do := start()

@@ -284,12 +284,14 @@ func TestWrongInputIsOneClearLine(t *testing.T) {
 }
 
 // TestMemoryIsBounded builds and opens token files of two texts of many blocks. It counts all
-// allocated bytes, whether or not they are freed: those that a longer text takes more are few.
+// allocated bytes, whether or not they are freed: those that a longer text takes more are few. On
+// one processor the blocks that may wait at a time have less than size in all passes.
 func TestMemoryIsBounded(t *testing.T) {
 	const size = 4 << 20
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, unit := range []Unit{Char, Word} {
 		var used [2]uint64
-		for i, times := range []int{1, 3} {
+		for i, times := range []int{1, 5} {
 			path := textFile(t, strings.Repeat("The bounded text goes on and on.\n", times*size/33))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
@@ -300,9 +302,9 @@ func TestMemoryIsBounded(t *testing.T) {
 				t.Errorf("%s: %d tokens", unit, c.Tokens().Len())
 			}
 		}
-		if used[1] > used[0]+size/2 {
+		if used[1] > used[0]+size {
 			t.Errorf("%s: %d bytes allocated for a text of %d, and %d for one of %d", unit,
-				used[0], size, used[1], 3*size)
+				used[0], size, used[1], 5*size)
 		}
 	}
 }

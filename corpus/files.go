@@ -37,11 +37,20 @@ func (f Files) content() string {
 	return fmt.Sprintf("%d files, sha256 %x", len(f), h.Sum(nil))
 }
 
-// packing is the end of a name, such as .jsonl.gz, by which a file is read.
+// packing is the end of a name, such as .jsonl.gz, by which a file is read; empty: plain text.
 func packing(name string) string {
 	name = strings.ToLower(name)
-	end := filepath.Ext(name)
-	return filepath.Ext(strings.TrimSuffix(name, end)) + end
+	outer := filepath.Ext(name)
+	switch outer {
+	case ".jsonl", ".parquet", ".zip":
+		return outer
+	case ".gz", ".zst":
+		if strings.HasSuffix(strings.TrimSuffix(name, outer), ".jsonl") {
+			return ".jsonl" + outer
+		}
+		return outer
+	}
+	return ""
 }
 
 // Changed says in a few words how another list of files differs from this one; empty: at most in
@@ -102,6 +111,8 @@ func (t *texts) files(ctx context.Context, store cache) (Files, error) {
 			if files[i], err = m.describe(ctx); err != nil && t.found {
 				return fmt.Errorf("%s: %w", m, err)
 			}
+			// A checkpoint, which names the files, has no other text.
+			files[i].Name = strings.ToValidUTF8(files[i].Name, "\uFFFD")
 			return err
 		})
 	}

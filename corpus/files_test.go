@@ -63,10 +63,10 @@ func TestTokensAreKnownByContent(t *testing.T) {
 func TestChangedFiles(t *testing.T) {
 	a, b, c := File{"x/a.txt", 3, "sha256:1111111111111111"}, File{"x/b.txt", 4, "sha256:22"},
 		File{"x/c.txt", 5, "sha256:33"}
-	longer, other, moved := a, a, a
+	longer, other, moved, renamed := a, a, a, a
 	longer.Bytes, longer.Digest = 9, "sha256:44"
 	other.Digest = "sha256:5555555555555555"
-	moved.Name = "y/z.txt"
+	moved.Name, renamed.Name = "y/z.txt", "y/wiki.train.tokens"
 	packed := a
 	packed.Name = "x/a.jsonl"
 	for _, test := range []struct {
@@ -75,6 +75,7 @@ func TestChangedFiles(t *testing.T) {
 	}{
 		{Files{a, b}, Files{a, b}, ""},
 		{Files{a, b}, Files{moved, b}, ""},
+		{Files{a, b}, Files{renamed, b}, ""},
 		{Files{a, b}, Files{longer, b}, "x/a.txt has 9 bytes instead of 3"},
 		{Files{a, b}, Files{other, b},
 			"x/a.txt has 3 bytes, as now, but sha256:555555555555... instead of " +

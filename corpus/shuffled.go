@@ -18,7 +18,7 @@ func shuffle(file *TokenFile, seed uint64) (*shuffled, error) {
 	ends, err := file.documentEnds()
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, file.damaged(err)
 	case len(ends) == 0:
 		return nil, fmt.Errorf("it has more than %d documents: join some", maxDocuments)
 	case len(ends) == 1:
@@ -36,7 +36,8 @@ func shuffle(file *TokenFile, seed uint64) (*shuffled, error) {
 		count += ends[at] - s.starts[i]
 	}
 	if count != file.count {
-		return nil, fmt.Errorf("%w: its documents have %d of %d ids", errCorrupt, count, file.count)
+		return nil, file.damaged(fmt.Errorf("%w: its documents have %d of %d ids", errCorrupt,
+			count, file.count))
 	}
 	return s, nil
 }

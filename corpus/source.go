@@ -256,6 +256,13 @@ func (b *blobSource) passes(
 	if len(each) == 1 {
 		return b.read(ctx, each[0])
 	}
+	return b.copied(ctx, scratch, each)
+}
+
+// copied is passes with a scratch copy, so that a pass that waits does not hold the transfer up.
+func (b *blobSource) copied(
+	ctx context.Context, scratch string, each []func(io.Reader) error,
+) error {
 	file, err := scratchFile(scratch)
 	if err != nil {
 		return err

@@ -284,11 +284,13 @@ func nextObject(ctx context.Context, objects *blob.ListIterator) (*blob.ListObje
 	return object, err
 }
 
-// hasFields reports whether some of the texts are fields of JSON objects, or columns.
+// hasFields reports whether some of the texts are fields of JSON objects, or columns. A .zip may
+// have such a file.
 func (t *texts) hasFields() bool {
 	return slices.ContainsFunc(t.members, func(m member) bool {
 		name := strings.ToLower(m.String())
-		return strings.Contains(name, ".jsonl") || strings.Contains(name, ".parquet")
+		return strings.Contains(name, ".jsonl") || strings.Contains(name, ".parquet") ||
+			strings.HasSuffix(name, ".zip")
 	})
 }
 
@@ -305,9 +307,17 @@ func (t *texts) identity() string {
 }
 
 // passes calls each function in turn with the files' documents. Objects are read from storage once:
-// if there are several passes, a scratch file keeps them.
+// if there are several passes, a scratch file keeps them. Of several objects each is copied while
+// it is read: one that is read ahead waits for those before it, and storage waits for no reader.
 func (t *texts) passes(ctx context.Context, scratch string, each []func(reading) error) error {
 	members := slices.Clone(t.members)
+	if len(each) == 1 && len(members) > 1 {
+		for i, m := range members {
+			if object, ok := m.(*blobSource); ok {
+				members[i] = aheadObject{object, scratch}
+			}
+		}
+	}
 	if len(each) > 1 && len(t.buckets) > 0 {
 		file, err := scratchFile(scratch)
 		if err != nil {
@@ -374,6 +384,16 @@ func (builtinText) String() string { return Opticks }
 
 func (b builtinText) read(ctx context.Context, use func(io.Reader) error) error {
 	return b.passes(ctx, "", []func(io.Reader) error{use})
+}
+
+// aheadObject reads an object from a copy that lasts as long as the reading.
+type aheadObject struct {
+	*blobSource
+	scratch string
+}
+
+func (a aheadObject) read(ctx context.Context, use func(io.Reader) error) error {
+	return a.copied(ctx, a.scratch, []func(io.Reader) error{use})
 }
 
 // copiedObject reads an object from storage the first time, and its copy later.

@@ -398,18 +398,22 @@ func (t *TokenFile) verify(block int64) error {
 	return nil
 }
 
-// verifyRange verifies the blocks that have the tokens [from, to). It removes the name of a damaged
-// file, so that the next process to open it makes it anew.
+// damaged removes the name of a file that is damaged, as err says, so that the next process to open
+// it makes it anew. Other errors are returned as they are.
+func (t *TokenFile) damaged(err error) error {
+	if !errors.Is(err, errCorrupt) {
+		return err
+	}
+	os.Remove(t.name)
+	return &PassingError{fmt.Errorf("%w: it is made anew at the next start", err)}
+}
+
+// verifyRange verifies the blocks that have the tokens [from, to).
 func (t *TokenFile) verifyRange(from, to int64) error {
 	width := int64(t.width)
 	for block := from * width / blockBytes; block*blockBytes < to*width; block++ {
-		err := t.verify(block)
-		if errors.Is(err, errCorrupt) {
-			os.Remove(t.name)
-			return &PassingError{fmt.Errorf("%w: it is made anew at the next start", err)}
-		}
-		if err != nil {
-			return err
+		if err := t.verify(block); err != nil {
+			return t.damaged(err)
 		}
 	}
 	return nil
