@@ -42,9 +42,7 @@ func TestHealth(t *testing.T) {
 			done = furthestStep(w) - 10
 			w.crashAll()
 			if t.Failed() {
-				for _, line := range w.log {
-					t.Log(line)
-				}
+				w.show(t)
 			}
 		})
 		return done

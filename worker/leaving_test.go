@@ -50,9 +50,7 @@ func TestAllAreAskedToLeave(t *testing.T) {
 				}
 				if left := w.alive(); len(left) > 0 {
 					t.Errorf("%v train on", left)
-					for _, line := range w.log {
-						t.Log(line)
-					}
+					w.show(t)
 				}
 				w.crashAll()
 			})

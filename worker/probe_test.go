@@ -22,6 +22,7 @@ func TestProbe(t *testing.T) {
 	defer func() { _ = data.Close() }()
 	synctest.Test(t, func(t *testing.T) {
 		w := storm{newWorld(spec, data, 1)}
+		defer w.close(t)
 		w.submit(t)
 		w.startCoordinator(1)
 		for range spec.Workers {
@@ -49,11 +50,6 @@ func TestProbe(t *testing.T) {
 		w.untilStep(t, "of all workers again", all)
 		w.stop(t)
 		w.finish(t)
-		if t.Failed() {
-			for _, line := range w.log {
-				t.Log(line)
-			}
-		}
 	})
 }
 

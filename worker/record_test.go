@@ -50,9 +50,7 @@ func TestDoneIsOnRecord(t *testing.T) {
 		}
 		w.finish(t)
 		if t.Failed() {
-			for _, line := range w.log {
-				t.Log(line)
-			}
+			w.show(t)
 		}
 	})
 }

@@ -126,9 +126,7 @@ func simulate(
 		w := newWorld(spec, data, seed)
 		defer func() {
 			if t.Failed() && *simSeed == 0 {
-				for _, line := range w.log {
-					t.Log(line)
-				}
+				w.show(t)
 			}
 		}()
 		spec.AuditDir = folder + "/audit"

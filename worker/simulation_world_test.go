@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"rondo/allreduce"
@@ -98,6 +99,15 @@ func (j *journal) note(format string, args ...any) {
 	line := time.Now().Format("04:05.000 ") + fmt.Sprintf(format, args...)
 	if j.log = append(j.log, line); *simSeed != 0 {
 		fmt.Fprintln(os.Stderr, line) // at once, so that it is seen if a simulation never ends
+	}
+}
+
+// show logs everything noted so far.
+func (j *journal) show(t *testing.T) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, line := range j.log {
+		t.Log(line)
 	}
 }
 

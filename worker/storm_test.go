@@ -40,6 +40,7 @@ func TestSimulatedStorm(t *testing.T) {
 		spec := stormSpec()
 		spec.AuditDir = folder
 		w := storm{newWorld(spec, data, 64)}
+		defer w.close(t)
 		w.submit(t)
 		for number := range 3 {
 			w.startCoordinator(number + 1)
@@ -58,11 +59,6 @@ func TestSimulatedStorm(t *testing.T) {
 		}
 		for _, promise := range w.broken {
 			t.Error(promise)
-		}
-		if t.Failed() {
-			for _, line := range w.log {
-				t.Log(line)
-			}
 		}
 	})
 	for _, leader := range []bool{false, true} {
@@ -114,6 +110,15 @@ func (w storm) loseTwoHosts(t *testing.T, leader bool) time.Duration {
 	return took
 }
 
+// close ends all processes, and shows what happened in a test that failed. Without it a test that
+// gives up would never end: its processes would go on for ever in simulated time.
+func (w storm) close(t *testing.T) {
+	w.crashAll()
+	if t.Failed() {
+		w.show(t)
+	}
+}
+
 func (w storm) hostOf(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -149,9 +154,6 @@ func (w storm) untilStep(t *testing.T, what string, holds func(world int, step i
 	for limit := time.Now().Add(stormPatience); !holds(w.newest()); time.Sleep(pause) {
 		if time.Now().After(limit) {
 			world, step := w.newest()
-			for _, line := range w.log {
-				t.Log(line)
-			}
 			t.Fatalf("no step %s within %v; step %d is that of %d workers", what, stormPatience,
 				step, world)
 		}
