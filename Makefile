@@ -90,7 +90,8 @@ soak: deps ## train under a rain of at least 500 faults, and compare
 
 .PHONY: storm
 storm: deps ## lose any two hosts of workers at once, 500 times; print the times to the next step
-	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 30m -run SimulatedStorm ./worker
+	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -v -timeout 30m -run SimulatedStorm \
+		./worker
 	CGO_ENABLED=$(CGO) RONDO_STORM_ROUNDS=500 go test -count 1 -v -timeout 240m -run TestStorm \
 		./integration
 

@@ -39,7 +39,7 @@ type State struct {
 	asked       []string  // ids of the ring's workers that asked to leave; not planned yet
 	leaving     []string  // ids of registered workers that asked to leave; not chosen any more
 	lastMembers []Member  // last ring's members: reports about them may come late
-	broken      Plan      // of the last ring that began and ended
+	broken      Plan      // of the last ring that began and lost a member
 	giveUp      time.Time // while forming or paused: end of the wait
 	settled     time.Time // when newcomers join and asked workers leave; zero: not set
 	awaitsState bool      // until settled wait for members with the job's state

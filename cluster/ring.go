@@ -225,8 +225,13 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 		s.plan.Phase = Running
 	}
 	s.lastMembers = s.plan.veterans()
+	ring := idsOf(chosen)
+	lost := slices.ContainsFunc(s.plan.Members, func(m Member) bool { return !ring[m.ID] })
 	if s.begun || s.broken.Generation == 0 { // a new leader does not know whether it has begun
-		s.broken = s.plan
+		s.broken = Plan{}
+		if lost {
+			s.broken = s.plan
+		}
 	}
 	last := s.trusted()
 	if !slices.ContainsFunc(chosen, ranks.isNew) || ranks.allNew(chosen) {
@@ -237,7 +242,6 @@ func (s State) formRing(chosen []Member, why string) (State, []Action) {
 	s.plan.Generation, s.plan.Resume, s.plan.Last = s.generationAfter(), 0, last
 	s.begun = false
 	s.plan.Reason = reason
-	ring := idsOf(chosen)
 	s.plan.Evicted = slices.DeleteFunc(slices.Clone(s.plan.Evicted), func(e Eviction) bool {
 		return ring[e.ID]
 	})

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -23,10 +24,10 @@ const (
 // round, with the leader in every second one. It prints the simulated time to the next step, in
 // which the network and the computing take none: what remains are the waits of the protocol.
 //
-//	go test -v -run SimulatedStorm ./worker
+//	RONDO_TEST_LONG=1 go test -v -run SimulatedStorm ./worker
 func TestSimulatedStorm(t *testing.T) {
-	if testing.Short() {
-		t.Skip("64 workers start in a quarter of a minute")
+	if os.Getenv("RONDO_TEST_LONG") == "" {
+		t.Skip("it takes minutes: `make storm` runs it, or RONDO_TEST_LONG=1")
 	}
 	const rounds = 40
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
