@@ -223,7 +223,7 @@ func (c *Corpus) Fingerprint() string {
 	if c.tokenizer.marksEnds() {
 		fmt.Fprintf(h, "%s\n", c.tokenizer.Ends)
 	}
-	io.WriteString(h, c.order)
+	fmt.Fprint(h, c.order)
 	return hex.EncodeToString(h.Sum(nil))
 }
 

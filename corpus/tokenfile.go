@@ -277,16 +277,16 @@ func openTokenFile(ctx context.Context, path string) (*TokenFile, error) {
 	return t, nil
 }
 
-// readTokenFile reads a token file of the given size and verifies it, as openTokenFile does.
-func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, error) {
+// readHeader reads a token file's prelude and header, and checks them against the file's size.
+func readHeader(r io.ReaderAt, size int64) (p prelude, h header, err error) {
 	var fixed [preludeBytes]byte
 	if size < preludeBytes {
-		return nil, fmt.Errorf("%w: %d bytes", errCorrupt, size)
+		return p, h, fmt.Errorf("%w: %d bytes", errCorrupt, size)
 	}
 	if _, err := r.ReadAt(fixed[:], 0); err != nil {
-		return nil, err
+		return p, h, err
 	}
-	p := prelude{
+	p = prelude{
 		width:     binary.LittleEndian.Uint32(fixed[12:]),
 		count:     int64(binary.LittleEndian.Uint64(fixed[16:])),
 		header:    binary.LittleEndian.Uint32(fixed[24:]),
@@ -298,29 +298,38 @@ func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, 
 	start := preludeBytes + int64(p.header)
 	switch {
 	case string(fixed[:8]) != tokenFileMagic:
-		return nil, fmt.Errorf("%w: not a token file", errCorrupt)
+		return p, h, fmt.Errorf("%w: not a token file", errCorrupt)
 	case binary.LittleEndian.Uint32(fixed[8:]) != tokenFileVersion:
-		return nil, fmt.Errorf("%w: it has another version", errCorrupt)
+		return p, h, fmt.Errorf("%w: it has another version", errCorrupt)
 	case p.width != 2 && p.width != 4, p.header > maxHeaderBytes,
 		p.documents < 0 || p.documents > maxDocuments,
 		p.count < 0, start > size, p.count > (size-start)/int64(p.width),
 		p.idBytes()+4*p.blocks()+8*p.documents != size-start:
-		return nil, fmt.Errorf("%w: %d bytes do not match its header", errCorrupt, size)
+		return p, h, fmt.Errorf("%w: %d bytes do not match its header", errCorrupt, size)
 	}
 	text := make([]byte, p.header)
 	if _, err := r.ReadAt(text, preludeBytes); err != nil {
-		return nil, err
+		return p, h, err
 	}
 	if !bytes.Equal(p.encode(text), fixed[:]) {
-		return nil, fmt.Errorf("%w: the header has another checksum", errCorrupt)
+		return p, h, fmt.Errorf("%w: the header has another checksum", errCorrupt)
 	}
-	var h header
 	if err := json.Unmarshal(text, &h); err != nil {
-		return nil, fmt.Errorf("%w: the header: %w", errCorrupt, err)
+		return p, h, fmt.Errorf("%w: the header: %w", errCorrupt, err)
 	}
 	if h.Vocabulary == nil {
-		return nil, fmt.Errorf("%w: the header has no vocabulary", errCorrupt)
+		return p, h, fmt.Errorf("%w: the header has no vocabulary", errCorrupt)
 	}
+	return p, h, nil
+}
+
+// readTokenFile reads a token file of the given size and verifies it, as openTokenFile does.
+func readTokenFile(ctx context.Context, r io.ReaderAt, size int64) (*TokenFile, error) {
+	p, h, err := readHeader(r, size)
+	if err != nil {
+		return nil, err
+	}
+	start := preludeBytes + int64(p.header)
 	end := start + p.idBytes()
 	t := &TokenFile{
 		prelude:  p,

@@ -342,7 +342,9 @@ func TestDocumentedJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1)
+	examples := slices.DeleteFunc(
+		regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(page, -1),
+		func(e [][]byte) bool { return !bytes.Contains(e[1], []byte("\nkind: Kustomization\n")) })
 	if len(examples) != 2 {
 		t.Fatalf("%d examples; want two kustomizations", len(examples))
 	}

@@ -11,6 +11,9 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // goneTimeout is for the cluster to remove what a deleted object owns.
@@ -167,12 +170,16 @@ func TestUserOfRole(t *testing.T) {
 func (n *namespace) kubeconfigOf(account string) string {
 	n.t.Helper()
 	file := filepath.Join(n.t.TempDir(), "kubeconfig")
-	whole := n.do("config", "view", "--raw", "--minify", "--flatten")
-	if err := os.WriteFile(file, []byte(whole), 0o600); err != nil {
+	config, err := clientcmd.Load([]byte(n.do("config", "view", "--raw", "--minify", "--flatten")))
+	if err != nil {
 		n.t.Fatal(err)
 	}
-	token := strings.TrimSpace(n.do("create", "token", account))
-	n.do("--kubeconfig", file, "config", "set-credentials", account, "--token", token)
-	n.do("--kubeconfig", file, "config", "set-context", "--current", "--user", account)
+	config.AuthInfos = map[string]*clientcmdapi.AuthInfo{
+		account: {Token: strings.TrimSpace(n.do("create", "token", account))},
+	}
+	config.Contexts[config.CurrentContext].AuthInfo = account
+	if err := clientcmd.WriteToFile(*config, file); err != nil {
+		n.t.Fatal(err)
+	}
 	return file
 }

@@ -25,16 +25,11 @@ const (
 	reserve = 0.1
 )
 
-// widths are the values of --hidden to choose from.
-var widths = []int64{64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536}
-
-// dropouts has the dropout for a number of passes over a text: a model that sees each token once
-// cannot learn it by heart, and the default of 0.4 is for 30 passes.
-var dropouts = []struct{ epochs, dropout float64 }{{1, 0}, {4, 0.1}, {10, 0.2}, {20, 0.3},
-	{maxEpochs, 0.4}}
-
-// dropoutOf is the dropout for this many passes.
+// dropoutOf is the dropout for this many passes over a text. A model that sees each token once
+// cannot learn the text by heart; the default of 0.4 is for 30 passes.
 func dropoutOf(epochs float64) (dropout float64) {
+	dropouts := []struct{ epochs, dropout float64 }{{1, 0}, {4, 0.1}, {10, 0.2}, {20, 0.3},
+		{maxEpochs, 0.4}}
 	for _, d := range dropouts {
 		if dropout = d.dropout; epochs <= d.epochs {
 			break
@@ -78,7 +73,7 @@ func Choose(
 	if !(seconds > 0) {
 		return nil, app.Usagef("--time %v: must be above 0", limit)
 	}
-	try := widths
+	try := []int64{64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536}
 	if given("hidden") {
 		try = []int64{job.Hidden}
 	}

@@ -90,7 +90,8 @@ func (p *pulling) locate(ctx context.Context) (*Submission, error) {
 		from = submission.Spec["checkpoint_dir"]
 	}
 	if from == "" || from == jobspec.NoCheckpoints {
-		return nil, app.Usagef("job %s has no --checkpoint-dir, so there is nothing to pull", p.how.Job)
+		return nil, app.Usagef("job %s has no --checkpoint-dir, so there is nothing to pull",
+			p.how.Job)
 	}
 	if !strings.HasPrefix(from, "pvc://") {
 		return nil, app.Usagef("%s is not pvc://CLAIM/PATH: rondo generate --checkpoint %s and the "+

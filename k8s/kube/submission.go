@@ -84,33 +84,7 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	defer set.VisitAll(func(flag *pflag.Flag) { f.names[flag.Name] = !others[flag.Name] })
 	jobspec.AddFlags(set)
 	set.VisitAll(func(flag *pflag.Flag) { f.jobs[flag.Name] = !others[flag.Name] })
-	set.StringVar(&o.Image, "image", "", "[REGISTRY/]NAME[:TAG] of all pods; default: rondo of "+
-		"the manifests' version, which no registry has: it must be on every node")
-	set.StringVar(&o.ImagePullPolicy, "image-pull-policy", "IfNotPresent",
-		"Always|IfNotPresent|Never")
-	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
-	set.Int64Var(&o.GPUsPerWorker, "gpus-per-worker", 0, "1: each worker computes on a GPU of its "+
-		"own (nvidia.com/gpu); 0: on CPUs")
-	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPU request of each worker, and "+
-		"its --threads unless those are given; default: 1, and 2 with a GPU")
-	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory request and limit of "+
-		"each worker, such as 2Gi; default: estimated from the job's model and batch")
-	set.StringVar(&o.GracePeriod, "grace-period", "", "time of a worker that must leave for "+
-		"its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
-		"model, at least 1m; 25s with --spot")
-	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
-		"for workers")
-	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
-		"taints that workers tolerate")
-	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
-	set.StringToStringVar(&o.Annotations, "annotations", nil, "NAME=VALUE,... for all pods of the "+
-		"job")
-	set.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE in the workers' environment; may be "+
-		"repeated")
-	set.StringVar(&o.PriorityClass, "priority-class", "", "priority class of all pods of the job")
-	set.StringVar(&o.PodTemplate, "pod-template", "", "YAML file with a part of a pod template "+
-		"(metadata, spec), merged into the workers' as by kubectl patch: volumes, affinity, "+
-		"variables from secrets, image pull secrets; their container is called worker")
+	addPodFlags(set, o)
 	set.BoolVar(&o.Spot, "spot", false, "run workers on preemptible nodes")
 	set.StringVar(&o.Queue, "queue", "", "Kueue's local queue that admits the workers all at once")
 	set.BoolVar(&o.TLS, "tls", false, "mutual TLS between all pods, with certificates by "+
@@ -148,6 +122,37 @@ func AddSubmissionFlags(set *pflag.FlagSet) *SubmissionFlags {
 	set.Lookup("corpus").Usage = "a text: pvc://CLAIM/PATH, s3://BUCKET/PATH, " +
 		"configmap://NAME/KEY, builtin:opticks, or a file of this machine of at most 900 KiB"
 	return f
+}
+
+// addPodFlags defines the flags about the pods themselves.
+func addPodFlags(set *pflag.FlagSet, o *Options) {
+	set.StringVar(&o.Image, "image", "", "[REGISTRY/]NAME[:TAG] of all pods; default: rondo of "+
+		"the manifests' version, which no registry has: it must be on every node")
+	set.StringVar(&o.ImagePullPolicy, "image-pull-policy", "IfNotPresent",
+		"Always|IfNotPresent|Never")
+	set.StringVar(&o.ImagePullSecret, "image-pull-secret", "", "secret to pull the image with")
+	set.Int64Var(&o.GPUsPerWorker, "gpus-per-worker", 0, "1: each worker computes on a GPU of its "+
+		"own (nvidia.com/gpu); 0: on CPUs")
+	set.StringVar(&o.CPUsPerWorker, "cpus-per-worker", "", "CPU request of each worker, and "+
+		"its --threads unless those are given; default: 1, and 2 with a GPU")
+	set.StringVar(&o.MemoryPerWorker, "memory-per-worker", "", "memory request and limit of "+
+		"each worker, such as 2Gi; default: estimated from the job's model and batch")
+	set.StringVar(&o.GracePeriod, "grace-period", "", "time of a worker that must leave for "+
+		"its step and a last checkpoint, such as 2m; default: by --step-timeout and the "+
+		"model, at least 1m; 25s with --spot")
+	set.StringToStringVar(&o.NodeSelector, "node-selector", nil, "LABEL=VALUE,... of the nodes "+
+		"for workers")
+	set.StringSliceVar(&o.Tolerations, "toleration", nil, "KEY[=VALUE][:EFFECT],... of nodes' "+
+		"taints that workers tolerate")
+	set.StringToStringVar(&o.Labels, "labels", nil, "LABEL=VALUE,... for all objects of the job")
+	set.StringToStringVar(&o.Annotations, "annotations", nil, "NAME=VALUE,... for all pods of the "+
+		"job")
+	set.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE in the workers' environment; may be "+
+		"repeated")
+	set.StringVar(&o.PriorityClass, "priority-class", "", "priority class of all pods of the job")
+	set.StringVar(&o.PodTemplate, "pod-template", "", "YAML file with a part of a pod template "+
+		"(metadata, spec), merged into the workers' as by kubectl patch: volumes, affinity, "+
+		"variables from secrets, image pull secrets; their container is called worker")
 }
 
 // WithoutDefaults removes the defaults from the help text, because on resume a flag's default is
