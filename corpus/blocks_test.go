@@ -68,11 +68,11 @@ func TestFirstError(t *testing.T) {
 // Objects that are read ahead are copies: one that waits for those before it does not hold its
 // transfer up, which would be ended.
 func TestObjectsReadAheadAreCopies(t *testing.T) {
-	files, err := openTexts(t.Context(), "mem://bucket/", DefaultField,
+	files, err := openTexts(t.Context(), "mem://bucket/texts/", DefaultField,
 		func(ctx context.Context, _ string) (*blob.Bucket, error) {
 			bucket := memblob.OpenBucket(nil)
-			return bucket, errors.Join(bucket.WriteAll(ctx, "a.txt", []byte("one"), nil),
-				bucket.WriteAll(ctx, "b.txt", []byte("two"), nil))
+			return bucket, errors.Join(bucket.WriteAll(ctx, "texts/a.txt", []byte("one"), nil),
+				bucket.WriteAll(ctx, "texts/b.txt", []byte("two"), nil))
 		})
 	if err != nil {
 		t.Fatal(err)
