@@ -150,7 +150,7 @@ func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, er
 
 // Put appends an id, which must be below the header's limit.
 func (w *TokenWriter) Put(id int32) error {
-	w.pending = w.appendID(w.pending, id)
+	w.pending = appendID(w.pending, w.width, id)
 	w.count++
 	if len(w.pending) < cap(w.pending) {
 		return nil
@@ -158,17 +158,17 @@ func (w *TokenWriter) Put(id int32) error {
 	return w.flush()
 }
 
-func (p prelude) appendID(to []byte, id int32) []byte {
-	if p.width == 2 {
+func appendID(to []byte, width uint32, id int32) []byte {
+	if width == 2 {
 		return binary.LittleEndian.AppendUint16(to, uint16(id))
 	}
 	return binary.LittleEndian.AppendUint32(to, uint32(id))
 }
 
-// pack appends ids as the file has them.
+// pack appends ids as the file has them. Several goroutines may call it: it reads the width only.
 func (w *TokenWriter) pack(packed []byte, ids []int32) []byte {
 	for _, id := range ids {
-		packed = w.appendID(packed, id)
+		packed = appendID(packed, w.width, id)
 	}
 	return packed
 }
