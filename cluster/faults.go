@@ -83,10 +83,10 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 	return regroup(without, why, now)
 }
 
-// renewed returns an accusation in the ring that broke as one in the present ring, until that has
-// begun. Workers that are lost together are accused at the same moment, each by its neighbours, and
-// the first accusation has a ring planned in which the others still are. The accuser must be in the
-// present ring, too.
+// renewed translates an accusation from the broken ring to the present ring, until the present ring
+// has begun. Workers that are lost together are accused at the same moment, each by its neighbours.
+// The first accusation leads to a new ring that still contains the others. Accuser and accused must
+// both be in the present ring.
 func renewed(s State, e Suspected) Suspected {
 	if s.begun || e.Slow || e.Generation != s.broken.Generation ||
 		e.Rank < 0 || int(e.Rank) >= len(s.broken.Members) {

@@ -17,8 +17,8 @@ const (
 	// It doubles with each further one, up to mostAway.
 	firstAway = 15 * time.Second
 	mostAway  = 10 * time.Minute
-	// answerTime is how soon a living worker leaves that was put out. One that was lost leaves when
-	// its lease ends.
+	// answerTime is how long a living worker takes at most to leave after it was put out. A lost
+	// worker leaves only when its lease ends.
 	answerTime = time.Second
 	// mostSuspicions is how many links are under suspicion at most. The oldest are dropped.
 	mostSuspicions = 256
@@ -29,8 +29,8 @@ const (
 type suspicion struct {
 	from, to string // processes; the link goes from the first to the second
 	at       time.Time
-	out      Member // the one that was put out
-	answered bool   // it left at once, as a worker does that lives and hears of its eviction
+	out      Member // accused or accuser, whichever was put out
+	answered bool   // it left within answerTime, so it lives
 }
 
 // suspicions are the links that were in an accusation, the newest last. It is a value, as State is.
@@ -58,9 +58,9 @@ func (c suspicions) left(ids []string, now time.Time) suspicions {
 	return c
 }
 
-// troubles returns with how many living processes, besides one, a member has been in an accusation.
-// One that was put out counts if it left at once, and has registered again. If it was lost, for
-// good or for a while, the accusation was right.
+// troubles counts the living processes, except besides, that share an accusation with a member. A
+// process that was put out counts if it answered and has registered again. If it was lost, the
+// accusation was right.
 func (c suspicions) troubles(m, besides Member, registered []Member) int {
 	living := map[string]bool{}
 	for _, x := range c {

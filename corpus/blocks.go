@@ -109,7 +109,7 @@ func (c *cutter) flush() error {
 	return c.emit(full)
 }
 
-// mark puts an EndOfText behind the last piece, which has ended.
+// mark ends the last piece and puts an EndOfText after it.
 func (c *cutter) mark() error {
 	p, err := c.lastPiece(func(p *piece) bool { return !p.mark && !p.document })
 	if err == nil {
@@ -118,7 +118,7 @@ func (c *cutter) mark() error {
 	return err
 }
 
-// document ends the document behind the last piece.
+// document ends the document after the last piece.
 func (c *cutter) document() error {
 	p, err := c.lastPiece(func(p *piece) bool { return !p.document })
 	if err == nil {
@@ -127,7 +127,7 @@ func (c *cutter) document() error {
 	return err
 }
 
-// lastPiece returns the last piece if it is fit, or an empty one behind it.
+// lastPiece returns the last piece if it is fit, else a new empty one.
 func (c *cutter) lastPiece(fit func(*piece) bool) (*piece, error) {
 	if n := len(c.now.pieces); n > 0 && fit(&c.now.pieces[n-1]) {
 		return &c.now.pieces[n-1], nil
@@ -203,7 +203,7 @@ func (m memory) put(text []byte) {
 	}
 }
 
-// job is a block that is being tokenised.
+// job is a block and its result, once it is tokenised.
 type job[R any] struct {
 	block block
 	done  chan result[R] // holds one

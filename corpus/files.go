@@ -28,7 +28,7 @@ type File struct {
 // Files are the files of a corpus in their order.
 type Files []File
 
-// content identifies a corpus by what its files hold and how they are packed, wherever they are.
+// content identifies a corpus by its files' bytes and packing, not by their places.
 func (f Files) content() string {
 	h := sha256.New()
 	for _, file := range f {
@@ -131,7 +131,7 @@ func (t *texts) files(ctx context.Context, store cache) (Files, error) {
 	return files, err
 }
 
-// readFiles reads what files has stored; nil: nothing that is whole.
+// readFiles reads a stored list of files; nil: there is none, or it is damaged.
 func readFiles(path string) (files Files) {
 	text, err := os.ReadFile(path)
 	if err == nil && json.Unmarshal(text, &files) == nil {

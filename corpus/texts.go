@@ -65,7 +65,7 @@ func openTexts(
 	return t, nil
 }
 
-// keepSplit keeps those of the members from first on, which are below a place, that are of a split.
+// keepSplit removes the members from first on that are not in the split. All are below place.
 func (t *texts) keepSplit(first int, place, split string) error {
 	all := t.members[first:]
 	above := location.Above(place)

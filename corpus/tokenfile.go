@@ -188,7 +188,7 @@ func (w *TokenWriter) putPacked(ids []byte) error {
 	return nil
 }
 
-// endDocument says that a document ends behind the last id.
+// endDocument records that a document ends after id number at.
 func (w *TokenWriter) endDocument(at int64) {
 	if w.documents++; w.documents <= maxDocuments {
 		w.marks = binary.LittleEndian.AppendUint64(w.marks, uint64(at))

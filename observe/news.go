@@ -18,7 +18,7 @@ const (
 	eventPerSecond = 0.1
 )
 
-// known is what the Job's events have told, or what was so when this observer came.
+// known is the state that the Job's events have reported, or the state when this observer started.
 type known struct {
 	run        int64
 	generation uint64 // of the newest ring that formed

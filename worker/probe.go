@@ -22,9 +22,9 @@ const (
 // errFit says that a worker may register again.
 var errFit = errors.New("this worker may register again")
 
-// probe waits until a worker that was put out of a ring reaches two members of the ring that goes
-// on without it: with fewer it would break the next ring, too. It does not wait while no ring
-// trains, which may need this worker.
+// probe waits until this worker, which was put out, reaches two members of the ring that trains
+// now. With fewer neighbours it would break the next ring, too. If no ring trains, probe does not
+// wait: the job may need this worker.
 func (w *worker) probe(ctx context.Context) {
 	limited, cancel := context.WithTimeout(ctx, probeTime)
 	defer cancel()

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"rondo/compute"
 	"rondo/job"
 	"rondo/job/budget"
 	"rondo/job/jobspec"
@@ -39,6 +42,9 @@ func within(
 		},
 		Speed: func(spec *rondov1.JobSpec) (float64, error) {
 			speed, err := trainingSpeed(ctx, chosen.Of(0), spec, extent.Tokens)
+			if _, lacks := errors.AsType[*compute.MemoryError](err); lacks {
+				err = fmt.Errorf("%w: %w", budget.ErrTooLarge, err)
+			}
 			return speed * float64(max(1, min(int(spec.Workers), len(chosen.GPUs)))), err
 		},
 	})

@@ -4,6 +4,7 @@
 package budget
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,11 +39,14 @@ func dropoutOf(epochs float64) (dropout float64) {
 	return dropout
 }
 
+// ErrTooLarge is the error of a job that the machine has no memory for.
+var ErrTooLarge = errors.New("the model does not fit in memory")
+
 // Machine knows what the choice depends on. Both functions take the whole job.
 type Machine struct {
 	// Parameters is the number of a job's parameters.
 	Parameters func(*rondov1.JobSpec) (int64, error)
-	// Speed measures the tokens per second of a job's training.
+	// Speed measures the tokens per second of a job's training. It may return ErrTooLarge.
 	Speed func(*rondov1.JobSpec) (float64, error)
 }
 
@@ -54,7 +58,8 @@ type Choice struct {
 
 // Choose sets --hidden, --embed, --dropout and --steps of a job of a language model, unless they
 // are given, for a time to train on a text of so many tokens. The width is the largest with which
-// the time suffices for TokensPerParameter tokens for each parameter, and the least otherwise.
+// the time suffices for TokensPerParameter tokens for each parameter and the memory for training,
+// and the least otherwise.
 func Choose(
 	job *rondov1.JobSpec, given func(flag string) bool, tokens int64, limit time.Duration,
 	on Machine,
@@ -80,6 +85,9 @@ func Choose(
 	var best *trial
 	for _, width := range try {
 		t, err := measure(job, given, width, on)
+		if best != nil && errors.Is(err, ErrTooLarge) {
+			break
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package budget
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,29 @@ func TestChoose(t *testing.T) {
 		}
 		if job.Hidden != 256 || job.Steps != 0 {
 			t.Errorf("%s: the caller's job was changed", c.name)
+		}
+	}
+}
+
+// The width is the largest that fits in memory. If even the least does not fit, Choose fails.
+func TestChooseWithinMemory(t *testing.T) {
+	for _, most := range []int64{128, 0} {
+		measured := 0
+		on := machine(&measured)
+		speed := on.Speed
+		on.Speed = func(s *rondov1.JobSpec) (float64, error) {
+			if s.Hidden > most {
+				return 0, fmt.Errorf("hidden %d: %w", s.Hidden, ErrTooLarge)
+			}
+			return speed(s)
+		}
+		choice, err := Choose(jobspec.Default(), func(string) bool { return false }, 1e9,
+			1000*time.Second, on)
+		switch {
+		case most == 0 && !errors.Is(err, ErrTooLarge):
+			t.Errorf("nothing fits: %v", err)
+		case most > 0 && (err != nil || choice.Spec.Hidden != most):
+			t.Errorf("at most %d fits: %v, %v", most, choice, err)
 		}
 	}
 }

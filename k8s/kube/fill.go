@@ -108,7 +108,7 @@ func (f *filling) workers(o *unstructured.Unstructured) error {
 		labels[labelQueue] = f.submission.Queue
 		o.SetLabels(labels)
 	}
-	// Printed manifests (run 0) have no owners, so what the Job owns elsewhere would stay there.
+	// Printed manifests (run 0) have no owners, so deleting the Job would leave its objects there.
 	if seconds, gone := f.submission.ttl(); gone && f.submission.Run > 0 {
 		err := unstructured.SetNestedField(o.Object, seconds, "spec", "ttlSecondsAfterFinished")
 		if err != nil {

@@ -99,7 +99,7 @@ func (c *Cluster) Jobs(ctx context.Context, everywhere bool) ([]*Job, error) {
 	return jobs, nil
 }
 
-// Job returns the job of that name. Of one that has ended there may be a record only.
+// Job returns the job of that name. An ended job may have only its record left.
 func (c *Cluster) Job(ctx context.Context, name string) (*Job, error) {
 	list, err := c.Client.BatchV1().Jobs(c.Namespace).List(ctx, selecting(name, Worker))
 	if err != nil {

@@ -56,7 +56,8 @@ func keptIn(record *corev1.ConfigMap) (*Submission, error) {
 }
 
 // endedJobs returns the jobs of a namespace, or of all, whose objects are gone, and whose records
-// hold how they ended. An empty name selects all jobs. Whoever may not read ConfigMaps sees none.
+// hold how they ended. An empty name selects all jobs. Without the right to read ConfigMaps there
+// are none.
 func endedJobs(ctx context.Context, c *Cluster, namespace, name string) ([]*Job, error) {
 	records, err := c.Client.CoreV1().ConfigMaps(namespace).List(ctx, selecting(name, Record))
 	if apierrors.IsForbidden(err) {

@@ -36,9 +36,9 @@ type OperatorConfig struct {
 	Log        *slog.Logger
 }
 
-// An operator submits the jobs that RondoJobs describe, and keeps them as described. All that it
-// knows is in the cluster, and each of its changes may be made twice, so any number of operators
-// may run, and one may be replaced at any time.
+// An operator submits the jobs that RondoJobs describe, and keeps them as described. It keeps
+// no state outside the cluster, and each of its changes may be made twice, so any number of
+// operators may run, and one may be replaced at any time.
 type operator struct {
 	*objects // of the namespace that is watched; empty: all
 	cfg      OperatorConfig

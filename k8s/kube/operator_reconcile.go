@@ -24,8 +24,8 @@ import (
 // annotationSpec of a job's record holds the spec of the RondoJob with which the run was begun.
 const annotationSpec = "rondo.dev/spec"
 
-// A caring is an operator's work on one RondoJob after one event.
-type caring struct {
+// A reconciliation is an operator's work on one RondoJob after one event.
+type reconciliation struct {
 	*objects // of the RondoJob's namespace
 	operator *operator
 	key      types.NamespacedName
@@ -48,7 +48,7 @@ func (o *operator) reconcile(
 	defer cancel()
 	there := *o.objects
 	there.Cluster = o.in(key.Namespace)
-	c := &caring{objects: &there, operator: o, key: key}
+	c := &reconciliation{objects: &there, operator: o, key: key}
 	c.found, err = c.find(ctx, rondoJobKind(), key.Name)
 	if err != nil || c.found == nil || c.found.object.GetDeletionTimestamp() != nil {
 		o.mend(key, time.Time{})
@@ -79,8 +79,8 @@ func (o *operator) reconcile(
 	return lookAgain, err
 }
 
-// look reads what the cluster holds of the job.
-func (c *caring) look(ctx context.Context) (*sight, error) {
+// look reads the job's objects from the cluster.
+func (c *reconciliation) look(ctx context.Context) (*sight, error) {
 	s := &sight{suspending: c.r.suspended(), due: c.operator.due(c.key)}
 	c.want, s.wrong = c.r.submission(c.operator.cfg.Image)
 	n, _, _ := unstructured.NestedInt64(c.r.Spec, specReplicas)
@@ -111,7 +111,7 @@ func (c *caring) look(ctx context.Context) (*sight, error) {
 }
 
 // lookAtRun compares the run that the record holds with the spec.
-func (c *caring) lookAtRun(record *corev1.ConfigMap, work *workers, s *sight) error {
+func (c *reconciliation) lookAtRun(record *corev1.ConfigMap, work *workers, s *sight) error {
 	var begunWith map[string]any
 	err := utiljson.Unmarshal([]byte(record.Annotations[annotationSpec]), &begunWith)
 	if err != nil {
@@ -136,8 +136,8 @@ func (c *caring) lookAtRun(record *corev1.ConfigMap, work *workers, s *sight) er
 	return nil
 }
 
-// act does what was decided.
-func (c *caring) act(ctx context.Context, what action, s *sight) error {
+// act carries out an action.
+func (c *reconciliation) act(ctx context.Context, what action, s *sight) error {
 	log := c.operator.cfg.Log.With("namespace", c.Namespace, "job", c.r.Name)
 	if what != leave {
 		log.Info("a RondoJob is acted on", "action", string(what))
@@ -168,7 +168,7 @@ func (c *caring) act(ctx context.Context, what action, s *sight) error {
 }
 
 // begin begins a run. The record, which owns the rest, is the RondoJob's.
-func (c *caring) begin(ctx context.Context, suspended bool, say func(string)) error {
+func (c *reconciliation) begin(ctx context.Context, suspended bool, say func(string)) error {
 	if err := (&submitter{Cluster: c.Cluster}).number(ctx, c.want); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func (c *caring) begin(ctx context.Context, suspended bool, say func(string)) er
 }
 
 // mend applies objects of the present run that are missing, and renews certificates.
-func (c *caring) mend(ctx context.Context, say func(string)) error {
+func (c *reconciliation) mend(ctx context.Context, say func(string)) error {
 	kept, err := keptIn(c.record)
 	if err != nil || kept == nil {
 		return err
@@ -250,7 +250,7 @@ func (c *caring) mend(ctx context.Context, say func(string)) error {
 }
 
 // status returns the RondoJob's status without its conditions.
-func (c *caring) status(now time.Time) rondoJobStatus {
+func (c *reconciliation) status(now time.Time) rondoJobStatus {
 	if c.over {
 		return c.r.Status
 	}
@@ -271,7 +271,7 @@ func (c *caring) status(now time.Time) rondoJobStatus {
 }
 
 // write writes the status if it has changed.
-func (c *caring) write(ctx context.Context, applied metav1.Condition) error {
+func (c *reconciliation) write(ctx context.Context, applied metav1.Condition) error {
 	status := c.status(time.Now())
 	status.ObservedGeneration = c.r.Generation
 	status.Conditions = slices.Clone(c.r.Status.Conditions)

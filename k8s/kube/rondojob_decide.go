@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// An action is what an operator does for a RondoJob after one look at it.
+// An action is an operator's next change for a RondoJob.
 type action string
 
 const (
@@ -30,7 +30,7 @@ const (
 	reasonFailed    = "Failed"    // the API server has refused a change
 )
 
-// A sight is one look at a RondoJob and at what the cluster holds of its job.
+// A sight is a RondoJob and its job's objects at one moment.
 type sight struct {
 	wrong   error  // of the spec; nil: it can be submitted
 	taken   string // an object that is somebody else's and has the job's name; empty: none
