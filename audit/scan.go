@@ -24,6 +24,8 @@ const (
 	maxInputs = 1 << 28
 	// maxAccumulate bounds the segments per lane and step.
 	maxAccumulate = 1 << 20
+	// maxStep times maxAccumulate fits an int64.
+	maxStep = 1 << 42
 )
 
 // lines reads a log line by line and tracks the position in the file.
@@ -70,15 +72,15 @@ func parse(text []byte) (line, error) {
 	switch {
 	case kinds != 1:
 		return e, errors.New("is none of ring, read and commit")
-	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.World < 1 || e.Ring.SyncEvery < 0 ||
-		e.Ring.Rank < 0 || e.Ring.Rank >= e.Ring.World || e.Ring.Replayed < 0 ||
-		e.Ring.Accumulate < 0 || e.Ring.Accumulate > maxAccumulate):
+	case e.Ring != nil && (e.Ring.From < 0 || e.Ring.From > maxStep || e.Ring.World < 1 ||
+		e.Ring.SyncEvery < 0 || e.Ring.Rank < 0 || e.Ring.Rank >= e.Ring.World ||
+		e.Ring.Replayed < 0 || e.Ring.Accumulate < 0 || e.Ring.Accumulate > maxAccumulate):
 		return e, errors.New("describes an impossible ring")
-	case e.Read != nil && (e.Read.Step < 1 || e.Read.Segment < 0 || e.Read.First < 0 ||
-		len(e.Read.Offsets) == 0):
+	case e.Read != nil && (e.Read.Step < 1 || e.Read.Step > maxStep || e.Read.Segment < 0 ||
+		e.Read.First < 0 || len(e.Read.Offsets) == 0):
 		return e, errors.New("is not a possible read")
-	case e.Commit != nil && e.Commit.Step < 1:
-		return e, errors.New("commits a step before the first")
+	case e.Commit != nil && (e.Commit.Step < 1 || e.Commit.Step > maxStep):
+		return e, errors.New("commits an impossible step")
 	case e.Commit != nil && (e.Commit.Nonfinite < 0 || e.Commit.Rank < 0):
 		return e, errors.New("is not a possible commit")
 	}
