@@ -106,6 +106,7 @@ nightly: deps soak storm ## soak, storm, jumping clocks, thousands of histories,
 		-run 'WallClock|LeaderUnderReports|RingUnderStrangers' ./integration
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run MutatedCheckpoints ./job
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -run ManyMembers ./cluster/etcdstore
+	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run Sanitizers ./compute/cpu
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m

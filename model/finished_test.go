@@ -11,7 +11,7 @@ import (
 // Finished gradients are final: overwriting them does not change the later ones, and all together
 // they equal those of a run without Finished.
 func TestFinishedGradientsAreFinal(t *testing.T) {
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		for _, k := range []int{0, 2} {
 			cfg.Recompute = k
 			t.Run(name, func(t *testing.T) { checkFinished(t, cfg) })

@@ -17,7 +17,7 @@ import (
 // TestGenerateGreedy compares greedy text with the twin's most probable token, computed from the
 // beginning for each token.
 func TestGenerateGreedy(t *testing.T) {
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		t.Run(name, func(t *testing.T) {
 			cfg.Init = Init{Kind: Normal, Value: 1} // well separated logits
 			m := newModel(t, cfg)
@@ -192,7 +192,7 @@ func TestLogProbabilities(t *testing.T) {
 // cancelled.
 func TestGenerateTogether(t *testing.T) {
 	const lanes, calls, n = 3, 24, 12
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		t.Run(name, func(t *testing.T) {
 			m := newModel(t, cfg)
 			alone, err := m.NewGenerator(lanes)

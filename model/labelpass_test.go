@@ -14,7 +14,7 @@ import (
 )
 
 func forLabellers(t *testing.T, check func(t *testing.T, c LabellerConfig)) {
-	for name, c := range labellers() {
+	for name, c := range some(labellers()) {
 		t.Run(name, func(t *testing.T) { check(t, c) })
 	}
 }

@@ -2,8 +2,11 @@ package model
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	"rondo/compute"
@@ -115,6 +118,25 @@ func shapes() map[string]Config {
 		all[cell.String()+"/2/regularised"] = regularised(cell)
 	}
 	return all
+}
+
+// some returns all models or, with -short, one of each kind, and among them all cells. A name is
+// CELL/KIND.
+func some[C any](all map[string]C) map[string]C {
+	if !testing.Short() {
+		return all
+	}
+	names := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		_, kind, _ := strings.Cut(name, "/")
+		names[kind] = append(names[kind], name)
+	}
+	one := map[string]C{}
+	for i, kind := range slices.Sorted(maps.Keys(names)) {
+		name := names[kind][i%len(names[kind])]
+		one[name] = all[name]
+	}
+	return one
 }
 
 // regularised is a network with every regulariser that goes with Recompute.

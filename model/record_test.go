@@ -52,7 +52,7 @@ func outcome(t *testing.T, s *Segment, in SegmentInput) []float32 {
 // different tokens and masks, in one chunk and in several.
 func TestRecordingsAreRuns(t *testing.T) {
 	const T, B = 5, 3
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		for k, recordings := range map[int]int{0: 2, 2: 8} { // 2: chunks of 2, 2 and 1
 			t.Run(name, func(t *testing.T) {
 				cfg.Recompute = k
@@ -89,7 +89,7 @@ func TestRecordingsAreRuns(t *testing.T) {
 // between.
 func TestRecordedEvaluation(t *testing.T) {
 	const T, B = 5, 3
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		for k, recordings := range map[int]int{0: 2, 2: 4} { // 2: chunks of two steps, and of one
 			cfg.Recompute = k
 			c := newRecordingCase(t, cfg, T, B)
@@ -156,7 +156,7 @@ func newEvaluator(t *testing.T, m *Model, T, B int) *Evaluator {
 
 // TestRecordedGeneration expects the same text as without recording, after several prefixes.
 func TestRecordedGeneration(t *testing.T) {
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		c := newRecordingCase(t, cfg, 2, 1)
 		var all [2][]int32
 		for i, s := range []*Segment{c.plain, c.records} {

@@ -64,7 +64,7 @@ func TestSegmentErrors(t *testing.T) {
 // in another order. Each lane keeps its loss and state, dropout included, and the parts' gradients
 // add up to the whole's.
 func TestLanesMayMove(t *testing.T) {
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		t.Run(name, func(t *testing.T) {
 			const T, B = 3, 4
 			m := newModel(t, cfg)
@@ -212,7 +212,7 @@ func (c countingOutput) Close() { c.device.open--; c.Output.Close() }
 
 // TestCloseFreesEverything opens and uses everything, closes it twice, and counts what is left.
 func TestCloseFreesEverything(t *testing.T) {
-	for name, cfg := range shapes() {
+	for name, cfg := range some(shapes()) {
 		cfg.Recompute = 2
 		dev := &counting{Device: newDevice(t)}
 		m, err := New(cfg, dev)

@@ -242,7 +242,7 @@ func translators() map[string]TranslatorConfig {
 }
 
 func forTranslators(t *testing.T, check func(t *testing.T, c TranslatorConfig)) {
-	for name, c := range translators() {
+	for name, c := range some(translators()) {
 		t.Run(name, func(t *testing.T) { check(t, c) })
 	}
 }

@@ -4,8 +4,9 @@
 # not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
-#   test.sh race    under the race detector, with all seeds and shapes; then some fuzzing, the
-#                   commands of the build for GPUs and the CUDA kernels' PTX
+#   test.sh race    under the race detector, with all seeds and shapes; without it the longer tests
+#                   of integration, whose processes are built without it, and of worker; then some
+#                   fuzzing, the commands of the build for GPUs and the CUDA kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -39,7 +40,21 @@ part() {
 # everything leaves out go vet, which is a target of its own. The package that takes the longest
 # comes first. Its tests mostly wait for processes, so that more of them run than there are cores.
 everything() {
-	CGO_ENABLED=$cgo go test $how -vet=off -timeout 30m -parallel 4 ./integration ./...
+	CGO_ENABLED=$cgo go test $short -vet=off -timeout 30m -parallel 4 ./integration ./...
+}
+
+# raced is everything but integration, under the race detector.
+raced() {
+	CGO_ENABLED=$cgo go test $detector -vet=off -timeout 30m -parallel 4 \
+		$(go list ./... | grep -vx rondo/integration)
+}
+
+# longer runs integration's tests that do more without -short, and simulations that would take ten
+# times as long under the race detector.
+longer() {
+	CGO_ENABLED=$cgo go test -vet=off -timeout 30m -parallel 4 -run \
+		'^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$' ./integration &&
+		CGO_ENABLED=$cgo RONDO_TEST_LONG=1 go test -vet=off -timeout 30m -run '^TestHealth$' ./worker
 }
 
 # memory runs the test that the race detector's own memory would upset.
@@ -60,13 +75,14 @@ fuzzing() {
 }
 
 cgo=$(scripts/native.sh) || exit
+detector="" short="" cuda="build test"
 case "${1:-}" in
-"") short=-short how=-short cuda=short ;;
+"") short=-short cuda=short ;;
 race)
-	short="" how=-race cuda="build test"
+	detector=-race
 	if [ "$cgo" = 0 ]; then
 		say "testing without the race detector, which needs a C compiler"
-		how=""
+		detector=""
 	fi
 	;;
 *)
@@ -81,13 +97,20 @@ say "beside every package: the pure-Go build, then the build for GPUs; what they
 	part "the build for GPUs" scripts/test-cuda.sh $cuda
 } >"$work/beside" 2>&1 &
 beside=$!
-part "every package" everything
+if [ -n "$short" ]; then
+	part "every package" everything
+else
+	part "every package under the race detector" raced
+	part "longer tests" longer
+fi
 wait "$beside"
 beside=""
 cat "$work/beside"
-[ "$how" != -race ] || part "memory against workers" memory
-[ -n "$short" ] || part "fuzzing" fuzzing
-[ -n "$short" ] || part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
+if [ -z "$short" ]; then
+	part "memory against workers" memory
+	part "fuzzing" fuzzing
+	part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
+fi
 
 if [ -f "$work/failed" ]; then
 	cat "$work/failed" >&2

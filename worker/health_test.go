@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,8 +15,8 @@ const ill = 20 * time.Minute
 // TestHealth: a worker that hears nobody, or a link that is cut in one direction, costs at most a
 // tenth of the steps that the other workers do without that worker.
 func TestHealth(t *testing.T) {
-	if testing.Short() {
-		t.Skip("hours of simulated work")
+	if os.Getenv("RONDO_TEST_LONG") == "" {
+		t.Skip("hours of simulated work: `make race` sets RONDO_TEST_LONG, without the detector")
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	spec := simSpec()

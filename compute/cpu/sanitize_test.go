@@ -26,9 +26,14 @@ const sanitizeTime = 8 * time.Minute
 // undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
 // every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes. The
 // sanitizers must report mistakes that are made on purpose.
-// It skips where the compiler, or its sanitizer, is missing. With -short it runs a third of the
-// random shapes, and addresses are watched in the lowest and the highest instruction set only.
+// It skips with -short, and where the compiler, or its sanitizer, is missing. It runs a third of the
+// random shapes, and addresses are watched in the lowest and the highest instruction set only,
+// unless RONDO_TEST_LONG is set (make nightly).
 func TestSanitizers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiling and running take minutes: `make race` has them")
+	}
+	long := os.Getenv("RONDO_TEST_LONG") != ""
 	for _, c := range []struct {
 		name                   string
 		flags                  []string
@@ -44,9 +49,9 @@ func TestSanitizers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			program := buildSanitized(t, c.flags)
+			program := buildSanitized(t, c.flags, long)
 			seed := newRandom(t).Uint64()
-			if testing.Short() {
+			if !long {
 				c.cases = max(1, c.cases/3)
 			}
 			for mistake, report := range c.mistakes {
@@ -65,8 +70,9 @@ func TestSanitizers(t *testing.T) {
 	}
 }
 
-// buildSanitized compiles the kernels and testdata/sanitize with the flags.
-func buildSanitized(t *testing.T, flags []string) string {
+// buildSanitized compiles the kernels and testdata/sanitize with the flags, unless whole without
+// those of instruction sets between the lowest and the highest.
+func buildSanitized(t *testing.T, flags []string, whole bool) string {
 	t.Helper()
 	compiler, err := exec.LookPath("cc")
 	if err != nil {
@@ -90,7 +96,7 @@ func buildSanitized(t *testing.T, flags []string) string {
 	}
 	program := filepath.Join(folder, "sanitize")
 	var plain []string
-	if testing.Short() && flags[0] != "-fsanitize=thread" { // which must see every barrier
+	if !whole && flags[0] != "-fsanitize=thread" { // which must see every barrier
 		sources, plain = extremes(sources)
 	}
 	common := []string{"-fno-omit-frame-pointer", "-ffp-contract=off"}

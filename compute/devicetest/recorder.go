@@ -93,7 +93,9 @@ func testReplay(r *rig, d compute.Recorder, called, replayed *stack) {
 		same("a step")
 		called.turn()
 		replayed.turn()
-		if step == 2 { // the device works on something larger, and memory comes and goes
+		// The device works on something larger, and memory comes and goes: for one cell, as it takes
+		// longer than all else.
+		if step == 2 && called.cell == compute.LSTM {
 			Everything(d, rand.New(rand.NewPCG(3, 4)), 3)
 		}
 	}

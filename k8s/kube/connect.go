@@ -181,8 +181,10 @@ func (l waitingLimit) Wait(ctx context.Context) error {
 
 // newCluster makes the client for a configuration.
 func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
-	config.RateLimiter = waitingLimit{
-		flowcontrol.NewTokenBucketRateLimiter(queriesPerSecond, queriesAtOnce)}
+	if config.RateLimiter == nil {
+		config.RateLimiter = waitingLimit{
+			flowcontrol.NewTokenBucketRateLimiter(queriesPerSecond, queriesAtOnce)}
+	}
 	config.UserAgent = "rondo"
 	config.WarningHandler = rest.NoWarnings{}
 	config.Dial = (&net.Dialer{Timeout: dialTimeout, KeepAlive: dialTimeout}).DialContext

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
 )
 
 // An apiServer keeps objects as an API server does, as far as commands can tell: discovery, apply,
@@ -63,7 +64,7 @@ func serveAPI(t *testing.T) *apiServer {
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	cluster, err := newCluster(&rest.Config{Host: server.URL,
-		ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "music", "test")
+		RateLimiter: flowcontrol.NewFakeAlwaysRateLimiter(), ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "music", "test")
 	check(t, err)
 	s.Cluster, cluster.named = cluster, true
 	s.put("/api/v1/namespaces/music", map[string]any{"apiVersion": "v1", "kind": "Namespace",
