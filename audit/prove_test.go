@@ -313,7 +313,8 @@ func TestFindingsAreBounded(t *testing.T) {
 
 // TestHugeSteps: a step whose segment no int64 holds is a finding.
 func TestHugeSteps(t *testing.T) {
-	const read = `{"read":{"generation":1,"step":9223372036854775807,"first":0,"offsets":[0],"crc":0}}`
+	const read = `{"read":{"generation":1,"step":9223372036854775807,"first":0,` +
+		`"offsets":[0],"crc":0}}`
 	report := prove(t, fstest.MapFS{"a.jsonl": {Data: []byte(read + "\n")}}, nil)
 	if report.Findings[0] != "a.jsonl line 1 is not a possible read" {
 		t.Error(report.Findings[0])

@@ -4,9 +4,9 @@
 # not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
-#   test.sh race    under the race detector, with all seeds and shapes; without it the longer tests
-#                   of integration, whose processes are built without it, and of worker; then some
-#                   fuzzing, the commands of the build for GPUs and the CUDA kernels' PTX
+#   test.sh race    under the race detector, with all seeds; without it all shapes and the longer
+#                   tests of integration; then some fuzzing, the commands of the build for GPUs and
+#                   the CUDA kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -37,35 +37,28 @@ part() {
 	fi
 }
 
-# everything leaves out go vet, which is a target of its own. The package that takes the longest
-# comes first. Its tests mostly wait for processes, so that more of them run than there are cores.
-everything() {
-	CGO_ENABLED=$cgo go test $short -vet=off -timeout 30m -parallel 4 ./integration ./...
+# tests runs go test without go vet, which is a target of its own. Many tests wait for processes, so
+# that more of them run than there are cores.
+tests() {
+	CGO_ENABLED=$cgo go test -vet=off -timeout 30m -parallel 4 "$@"
 }
 
-# raced is everything but integration, under the race detector.
-raced() {
-	CGO_ENABLED=$cgo go test $detector -vet=off -timeout 30m -parallel 4 \
-		$(go list ./... | grep -vx rondo/integration)
-}
-
-# longer runs integration's tests that do more without -short, and simulations that would take ten
-# times as long under the race detector.
-longer() {
-	CGO_ENABLED=$cgo go test -vet=off -timeout 30m -parallel 4 -run \
-		'^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$' ./integration &&
-		CGO_ENABLED=$cgo RONDO_TEST_LONG=1 go test -vet=off -timeout 30m -run '^TestHealth$' ./worker
+# hours runs simulations that would take ten times as long under the race detector.
+hours() {
+	(export RONDO_TEST_LONG=1 && tests -run '^TestHealth$' ./worker)
 }
 
 # memory runs the test that the race detector's own memory would upset.
 memory() {
-	CGO_ENABLED=$cgo go test -timeout 5m -run TestMemoryAgainstWorkers ./job
+	tests -run TestMemoryAgainstWorkers ./job
 }
 
-# pure runs the tests of the packages that the pure-Go build changes, or that stand on them.
+# pure runs the tests of the packages that the pure-Go build changes, and without -short of those
+# that stand on them.
 pure() {
+	[ -n "$short" ] || above="./model/... ./train/..."
 	CGO_ENABLED=0 go test $short -vet=off -timeout 20m \
-		./compute ./compute/cpu ./compute/devicetest ./model/... ./train/...
+		./compute ./compute/cpu ./compute/devicetest $above
 }
 
 # fuzzing fuzzes what reads the words of other processes: seven targets, two minutes on two cores.
@@ -74,8 +67,11 @@ fuzzing() {
 		cluster/meet cluster/rpc sum/sharded
 }
 
+# longer names integration's tests that do more without -short.
+longer='^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$'
+
 cgo=$(scripts/native.sh) || exit
-detector="" short="" cuda="build test"
+detector="" short="" above="" cuda="build test"
 case "${1:-}" in
 "") short=-short cuda=short ;;
 race)
@@ -98,16 +94,23 @@ say "beside every package: the pure-Go build, then the build for GPUs; what they
 } >"$work/beside" 2>&1 &
 beside=$!
 if [ -n "$short" ]; then
-	part "every package" everything
+	part "every package" tests $short ./integration ./... # what takes the longest comes first
 else
-	part "every package under the race detector" raced
-	part "longer tests" longer
+	# The detector does not see into the kernels, for which fewer shapes suffice, nor into
+	# integration's processes, which are built without it.
+	numeric=$(go list ./compute/... ./model/...)
+	part "kernels and models under the race detector" tests $detector -short $numeric
+	part "the other packages under the race detector" tests $detector \
+		$(go list ./... | grep -vxF -e rondo/integration -e "$numeric")
+	part "kernels and models of all shapes" tests $numeric
+	part "integration's longer tests" tests -run "$longer" ./integration
 fi
 wait "$beside"
 beside=""
 cat "$work/beside"
 if [ -z "$short" ]; then
 	part "memory against workers" memory
+	part "simulated hours" hours
 	part "fuzzing" fuzzing
 	part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
 fi

@@ -26,9 +26,9 @@ const sanitizeTime = 8 * time.Minute
 // undefined behaviour over shapes from 1 to 67 in tensors exactly as large as they must be, for
 // every cell, instruction set and precision with 1 to 3 threads; and threads, on fewer shapes. The
 // sanitizers must report mistakes that are made on purpose.
-// It skips with -short, and where the compiler, or its sanitizer, is missing. It runs a third of the
-// random shapes, and addresses are watched in the lowest and the highest instruction set only,
-// unless RONDO_TEST_LONG is set (make nightly).
+// It skips with -short, and where the compiler, or its sanitizer, is missing. Without
+// RONDO_TEST_LONG, which make nightly sets, it runs a third of the random shapes, and addresses are
+// watched in the lowest and the highest instruction set only.
 func TestSanitizers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("compiling and running take minutes: `make race` has them")

@@ -93,8 +93,8 @@ func testReplay(r *rig, d compute.Recorder, called, replayed *stack) {
 		same("a step")
 		called.turn()
 		replayed.turn()
-		// The device works on something larger, and memory comes and goes: for one cell, as it takes
-		// longer than all else.
+		// The device works on something larger, and memory comes and goes: for one cell, as this
+		// takes longer than all else.
 		if step == 2 && called.cell == compute.LSTM {
 			Everything(d, rand.New(rand.NewPCG(3, 4)), 3)
 		}

@@ -64,7 +64,8 @@ func serveAPI(t *testing.T) *apiServer {
 	server := httptest.NewServer(s)
 	t.Cleanup(server.Close)
 	cluster, err := newCluster(&rest.Config{Host: server.URL,
-		RateLimiter: flowcontrol.NewFakeAlwaysRateLimiter(), ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "music", "test")
+		RateLimiter:   flowcontrol.NewFakeAlwaysRateLimiter(),
+		ContentConfig: rest.ContentConfig{ContentType: "application/json"}}, "music", "test")
 	check(t, err)
 	s.Cluster, cluster.named = cluster, true
 	s.put("/api/v1/namespaces/music", map[string]any{"apiVersion": "v1", "kind": "Namespace",
