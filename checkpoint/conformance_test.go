@@ -77,7 +77,10 @@ func TestConformance(t *testing.T) {
 	}
 	for kind, create := range makers {
 		for name, run := range suite {
-			t.Run(kind+"/"+name, func(t *testing.T) { run(t, create(t)) })
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel() // most of the time goes to writing through to the disk
+				run(t, create(t))
+			})
 		}
 	}
 }

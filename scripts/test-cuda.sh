@@ -9,7 +9,7 @@
 #   headers  that the worker links with the headers of CUDA 12, too
 #   kernels  scripts/kernels.sh check
 #   test     the tests, on an emulated driver where there is no GPU
-#   short    those in files that only this build has, with go test's -short
+#   short    those of compute/cuda, with go test's -short
 #
 # A part that fails does not keep the others from running.
 #
@@ -90,17 +90,13 @@ kernels() {
 	return $status
 }
 
-# tests runs those of compute/cuda, and of the other packages that the tag changes.
+# tests PATTERN ARGUMENT... runs those of compute/cuda and of the other packages that the tag
+# changes, as far as their folders match.
 tests() {
+	local pattern=$1
+	shift
 	say "testing with the tag cuda"
-	go test "$@" -buildvcs=false -tags "$tags" -timeout 30m $(folders)
-}
-
-# own prints a pattern of the tests in files with the tag.
-own() {
-	grep -rlE --include='*_test.go' '^//go:build (.*[^!])?\bcuda\b' . |
-		xargs sed -n 's/^func \(Test[A-Za-z0-9_]*\)(t .*/\1/p' | sort -u | paste -sd '|' |
-		sed 's/.*/^(&)$/'
+	go test "$@" -buildvcs=false -tags "$tags" -timeout 30m $(folders | grep "$pattern")
 }
 
 # run runs a part in a shell of its own, which ends at the first command that fails, and notes it.
@@ -128,8 +124,8 @@ eval "$toolkit"
 for part; do
 	case "$part" in
 	build | vet | lint | headers | kernels) run "$part" ;;
-	test) run tests ;;
-	short) run tests -short -run "$(own)" ;;
+	test) run tests . ;;
+	short) run tests compute/cuda -short ;;
 	*)
 		say "test-cuda.sh has no part $part"
 		exit 2
