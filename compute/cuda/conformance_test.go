@@ -10,10 +10,14 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// TestConformance holds the device to the contract, in every precision.
+// TestConformance holds the device to the contract, in every precision; with -short in two.
 func TestConformance(t *testing.T) {
+	precisions := []compute.Precision{compute.FP32, compute.BF16}
+	if !testing.Short() {
+		precisions = append(precisions, compute.TF32, compute.FP16)
+	}
 	devicetest.Run(t, devicetest.Config{
-		Precisions: []compute.Precision{compute.FP32, compute.TF32, compute.BF16, compute.FP16},
+		Precisions: precisions,
 		Open: func(t testing.TB, p compute.Precision) compute.Device {
 			d, err := cuda.New(cuda.Config{Precision: p})
 			if err != nil {
