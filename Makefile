@@ -75,7 +75,7 @@ test: deps ## run every test once, also in the pure-Go build and the one for GPU
 	scripts/test.sh
 
 .PHONY: race
-race: deps ## the same under the race detector, with more seeds and larger shapes: half an hour
+race: deps ## the same under the race detector; more seeds and shapes: half an hour to an hour
 	@scripts/deps.sh test
 	scripts/test.sh race
 
@@ -107,6 +107,7 @@ nightly: deps soak storm ## soak, storm, jumping clocks, thousands of histories,
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run MutatedCheckpoints ./job
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -run ManyMembers ./cluster/etcdstore
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run Sanitizers ./compute/cpu
+	scripts/test-cuda.sh test
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m

@@ -10,6 +10,7 @@
 #   kernels  scripts/kernels.sh check
 #   test     the tests, on an emulated driver where there is no GPU
 #   short    those of compute/cuda, with go test's -short
+#   others   those of the other packages that the tag changes
 #
 # A part that fails does not keep the others from running.
 #
@@ -90,13 +91,12 @@ kernels() {
 	return $status
 }
 
-# tests PATTERN ARGUMENT... runs those of compute/cuda and of the other packages that the tag
-# changes, as far as their folders match.
+# tests FOLDERS ARGUMENT... runs the tests in folders.
 tests() {
-	local pattern=$1
+	local folders=$1
 	shift
 	say "testing with the tag cuda"
-	go test "$@" -buildvcs=false -tags "$tags" -timeout 30m $(folders | grep "$pattern")
+	go test "$@" -buildvcs=false -tags "$tags" -timeout 30m $folders
 }
 
 # run runs a part in a shell of its own, which ends at the first command that fails, and notes it.
@@ -124,8 +124,9 @@ eval "$toolkit"
 for part; do
 	case "$part" in
 	build | vet | lint | headers | kernels) run "$part" ;;
-	test) run tests . ;;
-	short) run tests compute/cuda -short ;;
+	test) run tests "$(folders)" ;;
+	short) run tests "$(folders | grep compute/cuda)" -short ;;
+	others) run tests "$(folders | grep -v compute/cuda)" ;;
 	*)
 		say "test-cuda.sh has no part $part"
 		exit 2

@@ -4,9 +4,9 @@
 # not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
-#   test.sh race    under the race detector, with all seeds; without it all shapes and the longer
-#                   tests of integration; then some fuzzing, the commands of the build for GPUs and
-#                   the CUDA kernels' PTX
+#   test.sh race    each test under the race detector; without it and -short those that do more
+#                   then; some fuzzing; of the build for GPUs what test.sh leaves out, and the
+#                   kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -43,21 +43,10 @@ tests() {
 	CGO_ENABLED=$cgo go test -vet=off -timeout 30m -parallel 4 "$@"
 }
 
-# hours runs simulations that would take ten times as long under the race detector.
-hours() {
-	(export RONDO_TEST_LONG=1 && tests -run '^TestHealth$' ./worker)
-}
-
-# memory runs the test that the race detector's own memory would upset.
-memory() {
-	tests -run TestMemoryAgainstWorkers ./job
-}
-
-# pure runs the tests of the packages that the pure-Go build changes, and without -short of those
-# that stand on them.
+# pure runs the tests of the packages that the pure-Go build changes, and for race of those that
+# stand on them.
 pure() {
-	[ -n "$short" ] || above="./model/... ./train/..."
-	CGO_ENABLED=0 go test $short -vet=off -timeout 20m \
+	CGO_ENABLED=0 go test -short -vet=off -timeout 20m \
 		./compute ./compute/cpu ./compute/devicetest $above
 }
 
@@ -71,11 +60,11 @@ fuzzing() {
 longer='^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$'
 
 cgo=$(scripts/native.sh) || exit
-detector="" short="" above="" cuda="build test"
+race="" detector="" above="" cuda=short
 case "${1:-}" in
-"") short=-short cuda=short ;;
+"") ;;
 race)
-	detector=-race
+	race=1 detector=-race above="./model/... ./train/..." cuda="build others"
 	if [ "$cgo" = 0 ]; then
 		say "testing without the race detector, which needs a C compiler"
 		detector=""
@@ -93,24 +82,21 @@ say "beside every package: the pure-Go build, then the build for GPUs; what they
 	part "the build for GPUs" scripts/test-cuda.sh $cuda
 } >"$work/beside" 2>&1 &
 beside=$!
-if [ -n "$short" ]; then
-	part "every package" tests $short ./integration ./... # what takes the longest comes first
+if [ -z "$race" ]; then
+	part "every package" tests -short ./integration ./... # what takes the longest comes first
 else
-	# The detector does not see into the kernels, for which fewer shapes suffice, nor into
+	# The detector does not see into the kernels, whose oracles are slow under it, nor into
 	# integration's processes, which are built without it.
-	numeric=$(go list ./compute/... ./model/...)
-	part "kernels and models under the race detector" tests $detector -short $numeric
-	part "the other packages under the race detector" tests $detector \
-		$(go list ./... | grep -vxF -e rondo/integration -e "$numeric")
-	part "kernels and models of all shapes" tests $numeric
-	part "integration's longer tests" tests -run "$longer" ./integration
+	others=$(go list ./... | grep -v -e '^rondo/compute' -e '^rondo/integration$')
+	more=$(grep -rl --include='*_test.go' 'testing\.Short()' . | xargs -n 1 dirname | sort -u)
+	part "every package under the race detector" tests $detector -short $others
+	part "what does more without -short" tests $(echo "$more" | grep -v -e integration -e cuda)
+	part "what does more of integration" tests -run "$longer" ./integration
 fi
 wait "$beside"
 beside=""
 cat "$work/beside"
-if [ -z "$short" ]; then
-	part "memory against workers" memory
-	part "simulated hours" hours
+if [ -n "$race" ]; then
 	part "fuzzing" fuzzing
 	part "the kernels and headers for GPUs" scripts/test-cuda.sh headers kernels
 fi

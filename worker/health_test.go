@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +14,8 @@ const ill = 20 * time.Minute
 // TestHealth: a worker that hears nobody, or a link that is cut in one direction, costs at most a
 // tenth of the steps that the other workers do without that worker.
 func TestHealth(t *testing.T) {
-	if os.Getenv("RONDO_TEST_LONG") == "" {
-		t.Skip("hours of simulated work: `make race` sets RONDO_TEST_LONG, without the detector")
+	if testing.Short() {
+		t.Skip("hours of simulated work: `make race` has them")
 	}
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	spec := simSpec()
