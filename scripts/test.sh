@@ -50,7 +50,7 @@ pure() {
 		./compute ./compute/cpu ./compute/devicetest $above
 }
 
-# fuzzing fuzzes what reads the words of other processes: seven targets, two minutes on two cores.
+# fuzzing fuzzes what reads the words of other processes: eight targets, two minutes on two cores.
 fuzzing() {
 	CGO_ENABLED=$cgo scripts/fuzz.sh 30s allreduce/compress allreduce/shm cluster/etcdstore \
 		cluster/meet cluster/rpc sum/sharded
