@@ -311,13 +311,18 @@ func TestFindingsAreBounded(t *testing.T) {
 	}
 }
 
-// TestHugeSteps: a step whose segment no int64 holds is a finding.
+// TestHugeSteps: a step so large that the number of its segment overflows an int64 is a finding.
 func TestHugeSteps(t *testing.T) {
-	const read = `{"read":{"generation":1,"step":9223372036854775807,"first":0,` +
-		`"offsets":[0],"crc":0}}`
-	report := prove(t, fstest.MapFS{"a.jsonl": {Data: []byte(read + "\n")}}, nil)
-	if report.Findings[0] != "a.jsonl line 1 is not a possible read" {
-		t.Error(report.Findings[0])
+	for finding, line := range map[string]string{
+		"is not a possible read":       `"read":{"generation":1,"step":N,"offsets":[0]}`,
+		"commits an impossible step":   `"commit":{"generation":1,"step":N}`,
+		"describes an impossible ring": `"ring":{"run":1,"from":N,"digest":0,"world":1}`,
+	} {
+		line = "{" + strings.Replace(line, "N", "9223372036854775807", 1) + "}\n"
+		report := prove(t, fstest.MapFS{"a.jsonl": {Data: []byte(line)}}, nil)
+		if got := report.Findings[0]; got != "a.jsonl line 1 "+finding {
+			t.Errorf("%s: %s", line, got)
+		}
 	}
 }
 

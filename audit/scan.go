@@ -24,7 +24,7 @@ const (
 	maxInputs = 1 << 28
 	// maxAccumulate bounds the segments per lane and step.
 	maxAccumulate = 1 << 20
-	// maxStep times maxAccumulate fits an int64.
+	// maxStep bounds steps, so that the number of a segment, step * maxAccumulate, fits an int64.
 	maxStep = 1 << 42
 )
 

@@ -120,8 +120,8 @@ func shapes() map[string]Config {
 	return all
 }
 
-// some returns all models or, with -short, one of each kind, and among them all cells. A name is
-// CELL/KIND.
+// some returns all configurations. With -short it returns one of each kind, with one cell after the
+// other. A name is CELL/KIND.
 func some[C any](all map[string]C) map[string]C {
 	if !testing.Short() {
 		return all

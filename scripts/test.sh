@@ -4,9 +4,9 @@
 # not keep the others from running; the last lines name what failed.
 #
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
-#   test.sh race    each test under the race detector; without it and -short those that do more
-#                   then; some fuzzing; of the build for GPUs what test.sh leaves out, and the
-#                   kernels' PTX
+#   test.sh race    each test under the race detector, with -short; then, without either, the
+#                   packages whose tests have more seeds or shapes without -short; fuzzing; the
+#                   other tests of the build for GPUs, and the kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -43,28 +43,28 @@ tests() {
 	CGO_ENABLED=$cgo go test -vet=off -timeout 30m -parallel 4 "$@"
 }
 
-# pure runs the tests of the packages that the pure-Go build changes, and for race of those that
-# stand on them.
+# pure tests the pure-Go build: the packages that it changes and, in test.sh race, two that import
+# them.
 pure() {
 	CGO_ENABLED=0 go test -short -vet=off -timeout 20m \
-		./compute ./compute/cpu ./compute/devicetest $above
+		./compute ./compute/cpu ./compute/devicetest $importers
 }
 
-# fuzzing fuzzes what reads the words of other processes: eight targets, two minutes on two cores.
+# fuzzing fuzzes the decoders of what other processes send: eight targets, two minutes on two cores.
 fuzzing() {
 	CGO_ENABLED=$cgo scripts/fuzz.sh 30s allreduce/compress allreduce/shm cluster/etcdstore \
 		cluster/meet cluster/rpc sum/sharded
 }
 
-# longer names integration's tests that do more without -short.
+# longer matches integration's tests that have more rows, steps or time without -short.
 longer='^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$'
 
 cgo=$(scripts/native.sh) || exit
-race="" detector="" above="" cuda=short
+race="" detector="" importers="" cuda=short
 case "${1:-}" in
 "") ;;
 race)
-	race=1 detector=-race above="./model/... ./train/..." cuda="build others"
+	race=1 detector=-race importers="./model/... ./train/..." cuda="build others"
 	if [ "$cgo" = 0 ]; then
 		say "testing without the race detector, which needs a C compiler"
 		detector=""
@@ -85,13 +85,13 @@ beside=$!
 if [ -z "$race" ]; then
 	part "every package" tests -short ./integration ./... # what takes the longest comes first
 else
-	# The detector does not see into the kernels, whose oracles are slow under it, nor into
-	# integration's processes, which are built without it.
-	others=$(go list ./... | grep -v -e '^rondo/compute' -e '^rondo/integration$')
-	more=$(grep -rl --include='*_test.go' 'testing\.Short()' . | xargs -n 1 dirname | sort -u)
-	part "every package under the race detector" tests $detector -short $others
-	part "what does more without -short" tests $(echo "$more" | grep -v -e integration -e cuda)
-	part "what does more of integration" tests -run "$longer" ./integration
+	# Not compute/cpu, whose kernels are C, which the detector does not watch, and whose reference
+	# loops take minutes under it; nor integration, whose processes are built without it.
+	raced=$(go list ./... | grep -vx -e rondo/compute/cpu -e rondo/integration)
+	folders=$(grep -rl --include='*_test.go' 'testing\.Short()' . | xargs -n 1 dirname | sort -u)
+	part "packages under the race detector" tests $detector -short $raced
+	part "packages with longer tests" tests $(echo "$folders" | grep -v -e integration -e cuda)
+	part "integration's longer tests" tests -run "$longer" ./integration
 fi
 wait "$beside"
 beside=""

@@ -70,9 +70,9 @@ func TestSanitizers(t *testing.T) {
 	}
 }
 
-// buildSanitized compiles the kernels and testdata/sanitize with the flags, unless whole without
-// those of instruction sets between the lowest and the highest.
-func buildSanitized(t *testing.T, flags []string, whole bool) string {
+// buildSanitized compiles the kernels and testdata/sanitize with a sanitizer's flags. Unless all is
+// true, the address sanitizer leaves out instruction sets between the lowest and the highest.
+func buildSanitized(t *testing.T, flags []string, all bool) string {
 	t.Helper()
 	compiler, err := exec.LookPath("cc")
 	if err != nil {
@@ -96,7 +96,7 @@ func buildSanitized(t *testing.T, flags []string, whole bool) string {
 	}
 	program := filepath.Join(folder, "sanitize")
 	var plain []string
-	if !whole && flags[0] != "-fsanitize=thread" { // which must see every barrier
+	if !all && flags[0] != "-fsanitize=thread" { // which must see every barrier
 		sources, plain = extremes(sources)
 	}
 	common := []string{"-fno-omit-frame-pointer", "-ffp-contract=off"}

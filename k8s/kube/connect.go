@@ -179,7 +179,8 @@ func (l waitingLimit) Wait(ctx context.Context) error {
 	return err
 }
 
-// newCluster makes the client for a configuration.
+// newCluster makes the client for a configuration. It limits the rate of requests unless the
+// configuration has a limiter of its own.
 func newCluster(config *rest.Config, namespace, context string) (*Cluster, error) {
 	if config.RateLimiter == nil {
 		config.RateLimiter = waitingLimit{
