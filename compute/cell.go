@@ -51,7 +51,7 @@ type Text struct {
 }
 
 // table is the one list of cells. Flags, checks, estimates and tests read it; C and CUDA read
-// cpu/cells_gen.h, generated from it (TestHeader).
+// cpu/kernels/cells_gen.h, generated from it (TestHeader).
 func table() [cellCount]properties {
 	return [...]properties{
 		RNNTanh: {name: "rnn", gates: 1, states: 1, text: Text{

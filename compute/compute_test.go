@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write cells_gen.h anew")
 
 // TestHeader holds the header of C and CUDA to the table. With -update it writes it.
 func TestHeader(t *testing.T) {
-	const file = "cpu/cells_gen.h"
+	const file = "cpu/kernels/cells_gen.h"
 	var want bytes.Buffer
 	want.WriteString("// The table of cells of package compute for C and CUDA. " +
 		"Made from cell.go by\n// go test ./compute -run TestHeader -update\n\n" +

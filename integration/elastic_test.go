@@ -220,7 +220,7 @@ func rebuilt(t *testing.T, file, line, own string, commands ...string) string {
 	other := write(t, filepath.Base(file), strings.Replace(string(source), line, own, 1))
 	overlay := write(t, "overlay.json", fmt.Sprintf(`{"Replace": {%q: %q}}`, file, other))
 	dir := t.TempDir()
-	argv := []string{"build", "-overlay", overlay, "-o", dir + "/"}
+	argv := []string{"build", "-ldflags=-s -w", "-overlay", overlay, "-o", dir + "/"}
 	for _, c := range commands {
 		argv = append(argv, "../cmd/"+c)
 	}

@@ -51,8 +51,8 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-o", dir+"/", "../cmd/rondo", "../cmd/worker",
-		"../cmd/coordinator")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir+"/", "../cmd/rondo",
+		"../cmd/worker", "../cmd/coordinator")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1

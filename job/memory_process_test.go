@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -104,7 +105,7 @@ func manyLengths(t *testing.T, before string) string {
 }
 
 // TestMemoryAgainstWorkers holds the estimate against the peak of real worker processes: never
-// less, and at most half as much again and 64 MiB more.
+// less, and at most half as much again and 64 MiB more. With -short it tries half of the jobs.
 func TestMemoryAgainstWorkers(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("this system does not tell a process's peak memory")
@@ -144,6 +145,10 @@ func TestMemoryAgainstWorkers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if testing.Short() && slices.Contains([]string{"wide", "long", "recompute",
+				"large vocabulary", "texts of many lengths"}, name) {
+				t.Skip("a job like it is tried with -short; `make race` has all")
+			}
 			spec := jobspec.Textbook()
 			spec.Device = "cpu"
 			spec.Workers, spec.Threads, spec.SampleTokens = 2, 1, 8

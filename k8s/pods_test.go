@@ -124,8 +124,8 @@ func TestTokens(t *testing.T) {
 func help(t *testing.T) func(words ...string) string {
 	t.Helper()
 	folder, known := t.TempDir(), map[string]string{}
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", folder+"/", "../cmd/rondo",
-		"../cmd/worker", "../cmd/coordinator")
+	build := exec.Command("go", "build", "-buildvcs=false", "-ldflags=-s -w", "-o", folder+"/",
+		"../cmd/rondo", "../cmd/worker", "../cmd/coordinator")
 	if output, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %v\n%s", build, err, output)
 	}

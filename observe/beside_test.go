@@ -13,13 +13,13 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/util/flowcontrol"
 
 	"rondo/cluster"
 	"rondo/dashboard"
 	"rondo/job/jobspec"
 	"rondo/k8s/kube"
+	"rondo/k8s/kube/kubetest"
 	"rondo/telemetry"
 )
 
@@ -443,7 +443,7 @@ func TestKeeperTellsOfARefusal(t *testing.T) {
 // and lets the ring grow with the Job.
 func TestObserveBesideAJob(t *testing.T) {
 	workers := int32(2)
-	client := fake.NewClientset(&batchv1.Job{
+	client := kubetest.New(&batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Name: "demo-worker", Namespace: "lab"},
 		Spec:       batchv1.JobSpec{Parallelism: &workers}})
 	cluster := &kube.Cluster{Client: client, Namespace: "lab"}

@@ -147,59 +147,75 @@ make_folder() {
 		unavailable "cannot write $folder"
 }
 
-# modules prints the flag of a build with the tag cuda. Gorgonia has files with this tag, too: a
-# device of its own, which needs cuDNN's headers and would open every GPU. The build uses a copy of
-# the module without them, which a copy of go.mod names.
+# modules prints the flag of a build with the tag cuda. It names a copy of go.mod with changed
+# copies of two modules.
 #
 # It runs in a command substitution, where bash drops -e: each command says what its failure does.
 modules() {
-	local number original recipe copy mod
+	local gorgonia cu mod
 	command -v go >/dev/null || return 0
 	cd "$root" || exit
 	export GOFLAGS=$flags
-	go mod download gorgonia.org/gorgonia || no_modules "it could not be downloaded"
-	number=$(go list -m -f '{{.Version}}' gorgonia.org/gorgonia) || no_modules "go list failed"
-	original=$(go list -m -f '{{.Dir}}' gorgonia.org/gorgonia) || no_modules "go list failed"
-	# An empty name would be this folder, and Rondo's own files be taken for Gorgonia's.
-	[ -n "$number" ] && [ -n "$original" ] &&
-		grep -qx 'module gorgonia.org/gorgonia' "$original/go.mod" ||
-		no_modules "${original:-no folder} does not hold it"
-	# What is kept is as good as the recipe that it was made by.
-	recipe=$(sha256sum <"$script" | cut -c 1-16) || exit
-	copy=$cache/gorgonia@$number-without-cuda-$recipe
+	gorgonia=$(copied gorgonia) && cu=$(copied cu) || exit
 	mod=$(cat go.mod go.sum "$script" | sha256sum | cut -c 1-40) || exit
 	mod=$cache/modules/$mod
-	if [ ! -d "$copy" ] || [ ! -f "$mod.mod" ] || [ ! -f "$mod.sum" ]; then
+	if [ ! -f "$mod.mod" ] || [ ! -f "$mod.sum" ]; then
 		mkdir -p "$cache/modules" || exit
 		work=$(mktemp -d "$cache/modules.XXXXXX") || exit
 		trap 'rm -rf "$work"' EXIT
-		[ -d "$copy" ] || copy_module "$original" "$copy" || no_modules "it could not be copied"
 		find "$cache/modules" -type f -mtime +30 -delete || exit
 		cp go.mod go.sum "$work/" || exit
-		go mod edit -replace "gorgonia.org/gorgonia=$copy" "$work/go.mod" || exit
+		go mod edit -replace "gorgonia.org/gorgonia=$gorgonia" -replace "gorgonia.org/cu=$cu" \
+			"$work/go.mod" || exit
 		# Renamed, for another build may be reading them.
 		mv "$work/go.sum" "$mod.sum" && mv "$work/go.mod" "$mod.mod" || exit
 	fi
 	echo "-modfile=$mod.mod"
 }
 
-# no_modules ends modules with the reason.
-no_modules() {
-	say "no copy of Gorgonia to build with: $*"
-	exit 1
+# copied NAME prints the folder of a changed copy of the module gorgonia.org/NAME, and makes it if
+# it is not there. What is kept is as good as the recipe that it was made by.
+copied() {
+	local module=gorgonia.org/$1 number original recipe copy
+	go mod download "$module" || no_modules "$module could not be downloaded"
+	number=$(go list -m -f '{{.Version}}' "$module") || no_modules "go list failed"
+	original=$(go list -m -f '{{.Dir}}' "$module") || no_modules "go list failed"
+	# An empty name would be this folder, and Rondo's own files be taken for the module's.
+	[ -n "$number" ] && [ -n "$original" ] && grep -qx "module $module" "$original/go.mod" ||
+		no_modules "${original:-no folder} does not hold $module"
+	recipe=$(sha256sum <"$script" | cut -c 1-16) || exit
+	copy=$cache/$1@$number-changed-$recipe
+	if [ ! -d "$copy" ]; then
+		mkdir -p "$cache" || exit
+		work=$(mktemp -d "$cache/modules.XXXXXX") || exit
+		trap 'rm -rf "$work"' EXIT
+		mkdir "$work/tree" && cp -R "$original"/* "$work/tree" && chmod -R u+w "$work/tree" &&
+			"change_$1" "$work/tree" || no_modules "$module could not be copied"
+		# One that another process has just made is as good as ours.
+		mv -T "$work/tree" "$copy" 2>/dev/null || [ -d "$copy" ] || exit
+	fi
+	echo "$copy"
 }
 
-# copy_module FROM TO makes the copy in $work and renames it, so that TO is whole or not there.
-copy_module() {
-	local tree=$work/tree
-	mkdir "$tree" &&
-		(cd "$1" && cp -R go.mod ./*.go ./*.s internal "$tree") &&
-		chmod -R u+w "$tree" &&
-		rm "$tree"/*_test.go &&
-		grep -lE '^// \+build cuda$' "$tree"/*.go | xargs rm &&
-		sed -i -E '/^\/\/ \+build !cuda$/d' "$tree"/*.go || return
-	# One that another process has just made is as good as ours.
-	mv -T "$tree" "$2" 2>/dev/null || [ -d "$2" ]
+# change_gorgonia FOLDER removes the files with the tag cuda: a device of its own, which needs
+# cuDNN's headers and would open every GPU. Go cannot give a tag to one module only.
+change_gorgonia() {
+	rm -rf "$1"/*_test.go &&
+		grep -lE '^// \+build cuda$' "$1"/*.go | xargs rm &&
+		sed -i -E '/^\/\/ \+build !cuda$/d' "$1"/*.go
+}
+
+# change_cu FOLDER removes what cu asks of the linker: the driver's library, which is opened when
+# the program runs, where there is one. The constant says that it is this copy.
+change_cu() {
+	sed -i '/LDFLAGS/d' "$1/cgoflags.go" &&
+		echo 'const MadeByScriptsCudaSh = true' >>"$1/cgoflags.go"
+}
+
+# no_modules ends modules with the reason.
+no_modules() {
+	say "no modules to build with: $*"
+	exit 1
 }
 
 # identity says what a folder was made from. The number counts what make_folder does with it.
@@ -233,11 +249,8 @@ if [ $env = 0 ]; then
 	say "CUDA $(release_of "$nvcc"): $nvcc, headers in $include"
 	exit 0
 fi
-# With --as-needed a libcuda.so that happens to be here is not linked: the driver is opened when
-# the program runs, where there is one.
+# CPATH and not CGO_CFLAGS, with which Go would compile all C code anew.
 flags=$(echo "${GOFLAGS:-}" | sed 's/ *-modfile=[^ ]*//g') # this file may have been asked before
 flag=$(modules)
-printf 'export %s=%q\n' GOFLAGS "$flags $flag" \
-	CGO_CFLAGS "${CGO_CFLAGS:--O2 -g} -I$include -DRONDO_GORGONIA_WITHOUT_CUDA" \
-	CGO_LDFLAGS "${CGO_LDFLAGS:--O2 -g} -Wl,--as-needed" \
+printf 'export %s=%q\n' GOFLAGS "$flags $flag" CPATH "$include" \
 	NVCC "$nvcc" PTXAS "$bin/ptxas" NVDISASM "$bin/nvdisasm"

@@ -42,7 +42,7 @@ key() { { echo "$@" && cat - "$script"; } | sha256sum | cut -c 1-40; }
 # comments are left out, so that the text depends on the sources and the compiler alone.
 compile() {
 	local kept output=$3/$1.sm_$2.ptx
-	kept=$cache/$(cat "$sources"/*.cuh compute/cpu/cells_gen.h "$sources/$1.cu" |
+	kept=$cache/$(cat "$sources"/*.cuh compute/cpu/kernels/cells_gen.h "$sources/$1.cu" |
 		key "$1" "$2" "$release").ptx
 	if [ ! -s "$kept" ]; then
 		(cd "$sources" && $NVCC -ptx -arch=compute_"$2" $flags -o "$output.raw" "$1.cu")

@@ -1,8 +1,7 @@
 package cpu
 
 /*
-#cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread
-#cgo LDFLAGS: -lm
+#cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread -I${SRCDIR}/kernels
 #include <stdlib.h>
 #include <string.h>
 #include "flat.h"
@@ -17,6 +16,7 @@ import (
 	"unsafe"
 
 	"rondo/compute"
+	_ "rondo/compute/cpu/kernels" // the C code
 )
 
 // block is C memory.

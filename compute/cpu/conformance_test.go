@@ -25,9 +25,13 @@ func TestConformance(t *testing.T) {
 
 func conform(t *testing.T, isa string, p compute.Precision) {
 	t.Setenv(isaEnvironment, isa)
+	trials := 35
+	if testing.Short() {
+		trials = 12
+	}
 	devicetest.Run(t, devicetest.Config{
 		Precisions: []compute.Precision{p},
-		Trials:     35,
+		Trials:     trials,
 		// A weight's gradient is summed over more rows than one pass takes, and an output layer's
 		// goes in chunks; whole blocks.
 		Layers: []compute.RecurrentShape{{Cell: compute.GRU, T: 70, B: 23, D: 5, H: 33},

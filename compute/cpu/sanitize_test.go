@@ -90,7 +90,7 @@ func buildSanitized(t *testing.T, flags []string, all bool) string {
 	if output, err := run(t, trial); err != nil {
 		t.Skipf("programs with %s do not run here: %v\n%s", flags[0], err, output)
 	}
-	sources, err := filepath.Glob("*.c")
+	sources, err := filepath.Glob("kernels/*.c")
 	if err != nil || len(sources) == 0 {
 		t.Fatalf("C sources %v (%v)", sources, err)
 	}
@@ -117,15 +117,17 @@ func extremes(sources []string) (these, others []string) {
 	for _, p := range precisions {
 		all := isas(p)
 		for _, isa := range []string{all[0], all[len(all)-1]} {
-			source := "isa_" + isa + ".c"
-			if own := "isa_" + isa + "_bf16.c"; p == compute.BF16 && slices.Contains(sources, own) {
-				source = own
+			source := "kernels/isa_" + isa
+			own := source + "_bf16.c"
+			if p == compute.BF16 && slices.Contains(sources, own) {
+				wanted[own] = true
+			} else {
+				wanted[source+".c"] = true
 			}
-			wanted[source] = true
 		}
 	}
 	for _, source := range sources {
-		if wanted[source] || !strings.HasPrefix(source, "isa_") {
+		if wanted[source] || !strings.HasPrefix(source, "kernels/isa_") {
 			these = append(these, source)
 		} else {
 			others = append(others, source)
@@ -146,7 +148,7 @@ func compileAll(t *testing.T, compiler, folder string, sources, flags []string) 
 			room <- struct{}{}
 			defer func() { <-room }()
 			args := append([]string{"-std=c11", "-D_GNU_SOURCE", "-O1", "-g1", "-Wall", "-Werror",
-				"-pthread", "-I.", "-c", "-o", objects[i], source}, flags...)
+				"-pthread", "-Ikernels", "-c", "-o", objects[i], source}, flags...)
 			if output, err := run(t, compiler, args...); err != nil {
 				errs[i] = fmt.Errorf("%s: %w\n%s", source, err, output)
 			}

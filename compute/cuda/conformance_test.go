@@ -10,11 +10,12 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// TestConformance holds the device to the contract, in every precision; with -short in two.
+// TestConformance holds the device to the contract, in every precision; with -short in two, on fewer
+// problems.
 func TestConformance(t *testing.T) {
-	precisions := []compute.Precision{compute.FP32, compute.BF16}
+	precisions, trials := []compute.Precision{compute.FP32, compute.BF16}, 2
 	if !testing.Short() {
-		precisions = append(precisions, compute.TF32, compute.FP16)
+		precisions, trials = append(precisions, compute.TF32, compute.FP16), 5
 	}
 	devicetest.Run(t, devicetest.Config{
 		Precisions: precisions,
@@ -25,7 +26,7 @@ func TestConformance(t *testing.T) {
 			}
 			return d
 		},
-		Trials: 5,
+		Trials: trials,
 		// Hidden states of whole tiles, and of more than one; logits of more than a block.
 		Layers: []compute.RecurrentShape{{Cell: compute.LSTM, T: 5, B: 16, D: 48, H: 64},
 			{Cell: compute.GRU, T: 4, B: 33, D: 16, H: 96}},

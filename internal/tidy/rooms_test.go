@@ -62,7 +62,7 @@ func processRooms() []room {
 			"internal/flock internal/procgroup job job/recipe", never: kubernetes},
 		{path: "observe", imports: processes + " cluster/etcdstore coordinator dashboard " +
 			"internal/events internal/web k8s/kube telemetry/metrics",
-			tests: "cluster/coordinator local"},
+			tests: "cluster/coordinator k8s/kube/kubetest local"},
 		{path: "serve", imports: "internal/app internal/certs internal/web model task/lm",
 			tests: "internal/certs/certstest", never: kubernetes + " " + graphs},
 		{path: "job", imports: "allreduce/compress checkpoint checkpoint/bucket compute " +
@@ -118,8 +118,9 @@ func otherRooms() []room {
 		{path: "compute", never: network + " " + graphs + " " + storage},
 		{path: "compute/devicetest", imports: "compute", tests: "compute/cpu",
 			never: network + " " + graphs},
-		{path: "compute/cpu", imports: "compute", tests: "compute/devicetest",
-			never: network + " " + graphs},
+		{path: "compute/cpu", imports: "compute compute/cpu/kernels",
+			tests: "compute/devicetest", never: network + " " + graphs},
+		{path: "compute/cpu/kernels", never: network + " " + graphs},
 		{path: "compute/cuda", imports: "compute compute/cuda/driver compute/cuda/kernels",
 			tests: "compute/cpu compute/devicetest compute/cuda/emulator",
 			never: network + " " + graphs},
@@ -247,8 +248,9 @@ func outerRooms() []room {
 		// Kubernetes: manifests, the image, and the cluster's API.
 		{path: "k8s/kube", imports: "corpus/location internal/app internal/certs job " +
 			"job/jobspec k8s proto/rondo/v1 task telemetry",
-			tests: "coordinator internal/port",
+			tests: "coordinator internal/port k8s/kube/kubetest",
 			never: graphs + " google.golang.org/grpc go.etcd.io"},
+		{path: "k8s/kube/kubetest", never: graphs + " google.golang.org/grpc go.etcd.io"},
 		{path: "k8s", tests: "job/jobspec", never: network + " " + graphs + " " + storage},
 		{path: "k8s/image", never: network + " " + graphs},
 

@@ -16,8 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
+
+	"rondo/k8s/kube/kubetest"
 )
 
 // A patient is a cluster's view of job song, to be changed for one symptom.
@@ -110,18 +111,18 @@ func (p *patient) claim(name string, phase corev1.PersistentVolumeClaimPhase) {
 // diagnose asks a cluster in which the patient lies.
 func (p *patient) diagnose(t *testing.T) []Problem {
 	t.Helper()
-	client := fake.NewClientset(p.job, p.etcd)
+	client := kubetest.New(p.job, p.etcd)
 	if p.coordinator != nil {
-		check(t, client.Tracker().Add(p.coordinator))
+		check(t, client.Objects.Add(p.coordinator))
 	}
 	for _, pod := range p.pods {
-		check(t, client.Tracker().Add(pod))
+		check(t, client.Objects.Add(pod))
 	}
 	for _, claim := range p.claims {
-		check(t, client.Tracker().Add(claim))
+		check(t, client.Objects.Add(claim))
 	}
 	for _, event := range p.events {
-		check(t, client.Tracker().Add(event))
+		check(t, client.Objects.Add(event))
 	}
 	for _, refused := range p.refused {
 		client.PrependReactor("*", refused, func(k8stesting.Action) (
@@ -396,7 +397,7 @@ func TestProblemsAreGathered(t *testing.T) {
 
 // A busy namespace has more events than one answer holds.
 func TestEventsAreReadToTheEnd(t *testing.T) {
-	client, asked := fake.NewClientset(healthy().job), map[string]int{}
+	client, asked := kubetest.New(healthy().job), map[string]int{}
 	client.PrependReactor("list", "events", func(action k8stesting.Action) (
 		bool, runtime.Object, error) {
 		selector := action.(k8stesting.ListAction).GetListRestrictions().Fields.String()

@@ -10,7 +10,8 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/fake"
+
+	"rondo/k8s/kube/kubetest"
 )
 
 // follow stays with run 7 of a patient, to whom things happen after so long.
@@ -19,9 +20,9 @@ func follow(t *testing.T, p *patient, timeout time.Duration,
 ) (said []string, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		client := fake.NewClientset(p.job, p.coordinator, p.etcd)
+		client := kubetest.New(p.job, p.coordinator, p.etcd)
 		for _, pod := range p.pods {
-			check(t, client.Tracker().Add(pod))
+			check(t, client.Objects.Add(pod))
 		}
 		var one sync.Mutex
 		for after, change := range happens {
@@ -31,10 +32,10 @@ func follow(t *testing.T, p *patient, timeout time.Duration,
 				defer one.Unlock()
 				change(p)
 				for _, pod := range p.pods {
-					_ = client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"),
+					_ = client.Objects.Update(corev1.SchemeGroupVersion.WithResource("pods"),
 						pod, "music")
 				}
-				_ = client.Tracker().Update(batchv1.SchemeGroupVersion.WithResource("jobs"),
+				_ = client.Objects.Update(batchv1.SchemeGroupVersion.WithResource("jobs"),
 					p.job, "music")
 			}()
 		}

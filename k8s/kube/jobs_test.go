@@ -13,10 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"rondo/coordinator"
 	"rondo/internal/app"
+	"rondo/k8s/kube/kubetest"
 	rondov1 "rondo/proto/rondo/v1"
 )
 
@@ -83,7 +83,7 @@ func someSpec() []runtime.Object {
 
 // clusterOf is a cluster with these objects.
 func clusterOf(objects ...runtime.Object) *Cluster {
-	return &Cluster{Client: fake.NewClientset(objects...), Namespace: "here"}
+	return &Cluster{Client: kubetest.New(objects...), Namespace: "here"}
 }
 
 // told collects what a command tells.

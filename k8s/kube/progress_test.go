@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"rondo/k8s/kube/kubetest"
 )
 
 // workerJob is a Job of n workers.
@@ -29,14 +30,14 @@ func workerJob(n int32) *batchv1.Job {
 	}
 }
 
-func inCluster(objects ...runtime.Object) (*fake.Clientset, *WorkerJob) {
-	client := fake.NewClientset(objects...)
+func inCluster(objects ...runtime.Object) (*kubetest.Client, *WorkerJob) {
+	client := kubetest.New(objects...)
 	cluster := &Cluster{Client: client, Namespace: "lab"}
 	return client, cluster.WorkerJob("demo-worker")
 }
 
 // annotationsOf are the Job's as they are now, but for when they were written.
-func annotationsOf(t *testing.T, client *fake.Clientset) map[string]string {
+func annotationsOf(t *testing.T, client *kubetest.Client) map[string]string {
 	t.Helper()
 	job, err := client.BatchV1().Jobs("lab").Get(t.Context(), "demo-worker", metav1.GetOptions{})
 	if err != nil {
@@ -175,7 +176,7 @@ func TestWatchFollowsTheScale(t *testing.T) {
 }
 
 // untilWatched waits until there is a watch, and holds it to the one object that it is about.
-func untilWatched(t *testing.T, client *fake.Clientset) {
+func untilWatched(t *testing.T, client *kubetest.Client) {
 	t.Helper()
 	due := time.NewTicker(10 * time.Millisecond)
 	defer due.Stop()

@@ -14,8 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"rondo/k8s/kube/kubetest"
 )
 
 // recordWith is the record of job book with this submission.
@@ -32,7 +33,7 @@ const bookSubmission = `{"image": "mine/rondo:7", "image-pull-policy": "Never", 
 // pullFrom returns a pulling whose pods are at once in this state. It keeps the pods that are made.
 func pullFrom(how Pull, status corev1.PodStatus, objects ...runtime.Object) (
 	*pulling, *[]*corev1.Pod) {
-	client := fake.NewClientset(objects...)
+	client := kubetest.New(objects...)
 	made := &[]*corev1.Pod{}
 	client.PrependReactor("create", "pods", func(a clienttesting.Action) (bool, runtime.Object,
 		error) {

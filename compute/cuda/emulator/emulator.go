@@ -137,7 +137,8 @@ func newBuilder(cache string) (*builder, error) {
 		return nil, fmt.Errorf("%s --version: %w", compiler, err)
 	}
 	var headers []string
-	for _, pattern := range []string{"emulator/driver/*.h", "kernels/*.cuh", "../cpu/cells_gen.h"} {
+	for _, pattern := range []string{"emulator/driver/*.h", "kernels/*.cuh",
+		"../cpu/kernels/cells_gen.h"} {
 		found, err := filepath.Glob(filepath.Join(sources, filepath.FromSlash(pattern)))
 		if err != nil {
 			return nil, err

@@ -4,7 +4,7 @@
 // leaves the gradients of the sums.
 #pragma once
 
-#include "../../cpu/cells_gen.h"
+#include "../../cpu/kernels/cells_gen.h"
 #include "rounding.cuh"
 
 namespace cells {

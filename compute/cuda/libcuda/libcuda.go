@@ -10,12 +10,9 @@
 //
 // It calls no function but cuInit and those that name an error, and imports nothing. A function of
 // the driver that symbols.h lacks is an undefined reference when a program is linked.
-//
-// libcuda.so beside this file is no library but an empty linker script. The -lcuda of
-// gorgonia.org/cu finds it where nothing of NVIDIA's is installed.
 package libcuda
 
-// #cgo LDFLAGS: -L${SRCDIR} -Wl,--as-needed -ldl
+// #cgo LDFLAGS: -ldl
 // #include "libcuda.h"
 import "C"
 

@@ -52,17 +52,3 @@ func TestStart(t *testing.T) {
 		t.Errorf("%v, printed:\n%s\nwant:\n%s", err, output, want)
 	}
 }
-
-// TestPlainBuild says what to do where Gorgonia is built with the tag, too.
-func TestPlainBuild(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("there is no go")
-	}
-	command := exec.CommandContext(t.Context(), "go", "vet", "-tags", "cuda", ".")
-	command.Env = append(os.Environ(), "CGO_CFLAGS=-O2")
-	output, err := command.CombinedOutput()
-	if want := `before go build: eval "$(scripts/cuda.sh env)"`; err == nil ||
-		!strings.Contains(string(output), want) {
-		t.Errorf("%v, without %q:\n%s", err, want, output)
-	}
-}
