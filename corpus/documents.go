@@ -57,7 +57,11 @@ func readDocuments(
 		text = uncut{unpacked}
 	}
 	if text != packed {
-		end = strings.ToLower(path.Ext(name[:len(name)-len(end)]))
+		inner := strings.ToLower(path.Ext(name[:len(name)-len(end)]))
+		if inner == ".parquet" || inner == ".zip" {
+			return fmt.Errorf("a %s within %s is not read: unpack it", inner, end)
+		}
+		end = inner
 	}
 	if end == ".jsonl" {
 		return readJSONLines(text, field, document)

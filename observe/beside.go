@@ -174,7 +174,11 @@ func (k *keeper) take(ctx context.Context, now found) {
 		}
 		return
 	case ended && leader == "":
-		k.end(ctx, now.view, spec)
+		if k.end(ctx, now.view, spec) { // the event is not told either
+			k.known.over = false
+			k.tell(ctx, spec.Submitted, now.view, true)
+			return
+		}
 	default:
 		k.refusal = ""
 	}
@@ -188,21 +192,23 @@ func (k *keeper) job() kube.Wanted {
 	return k.wanted
 }
 
-// end writes the job's end if the last leader's pod may be gone. It reads the Job first, which may
-// belong to another run by now, or already have the end.
-func (k *keeper) end(ctx context.Context, view cluster.View, spec *rondov1.JobSpec) {
+// end writes the job's end if the last leader's pod may be gone, and reports whether it did. It
+// reads the Job first, which may belong to another run by now, or already have the end.
+func (k *keeper) end(ctx context.Context, view cluster.View, spec *rondov1.JobSpec) bool {
 	at := k.now()
 	if k.overAt.IsZero() {
 		k.overAt = at.Add(endPause)
 	}
 	if at.Before(k.overAt) {
-		return
+		return false
 	}
 	k.overAt = at.Add(writeEnded)
 	job, err := k.read(ctx)
-	if err == nil && !job.Over && job.Run == spec.Submitted {
-		k.write(ctx, k.progress(view))
+	if err != nil || job.Over || job.Run != spec.Submitted {
+		return false
 	}
+	k.write(ctx, k.progress(view))
+	return !k.failed
 }
 
 // read reads the Job's wishes, because the last known ones may be old.

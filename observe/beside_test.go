@@ -186,8 +186,8 @@ func TestKeeperOutlastsTheServer(t *testing.T) {
 	}
 }
 
-// The end is told by another observer where that of the last leader is gone, once, and to the Job
-// of that run alone.
+// The end is told by another observer where that of the last leader is gone, once, with its event,
+// and to the Job of that run alone.
 func TestKeeperTellsOfTheEndOfAnother(t *testing.T) {
 	for what, c := range map[string]struct {
 		leader string
@@ -213,8 +213,14 @@ func TestKeeperTellsOfTheEndOfAnother(t *testing.T) {
 			b.look(time.Second)
 			b.job.says.Over = b.job.says.Over || len(b.job.told) > 0
 		}
-		if len(b.job.told) != c.told {
-			t.Errorf("%s: the Job was told %+v", what, b.job.told)
+		done := 0
+		for _, e := range b.job.events {
+			if e.Reason == "Done" {
+				done++
+			}
+		}
+		if len(b.job.told) != c.told || done != c.told {
+			t.Errorf("%s: the Job was told %+v, with events %+v", what, b.job.told, b.job.events)
 		}
 	}
 }

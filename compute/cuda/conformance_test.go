@@ -10,8 +10,8 @@ import (
 	"rondo/compute/devicetest"
 )
 
-// TestConformance holds the device to the contract, in every precision; with -short in two, on fewer
-// problems.
+// TestConformance holds the device to the contract, in every precision; with -short in two, on
+// fewer problems.
 func TestConformance(t *testing.T) {
 	precisions, trials := []compute.Precision{compute.FP32, compute.BF16}, 2
 	if !testing.Short() {

@@ -106,6 +106,7 @@ func (p *pulling) locate(ctx context.Context) (*Submission, error) {
 		used := Submission{Options: Options{Image: p.how.Image}}
 		if submission != nil {
 			used.ImagePullSecret = submission.ImagePullSecret
+			used.Tolerations = submission.Tolerations
 		}
 		submission = &used
 	}
@@ -155,6 +156,10 @@ func (p *pulling) start(ctx context.Context, from *Submission) (string, error) {
 	} else {
 		image += ":" + tag
 	}
+	tolerated, err := tolerations(from.Tolerations)
+	if err != nil {
+		return "", err
+	}
 	yes, no, user, life := true, false, int64(65532), int64(pullLife/time.Second)
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "rondo-pull-" + strconv.FormatInt(
@@ -162,6 +167,7 @@ func (p *pulling) start(ctx context.Context, from *Submission) (string, error) {
 			Labels: map[string]string{labelManagedBy: manager, labelComponent: "pull"}},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, ActiveDeadlineSeconds: &life,
+			Tolerations:                  tolerated,
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 			SecurityContext: &corev1.PodSecurityContext{RunAsNonRoot: &yes, RunAsUser: &user,
 				RunAsGroup: &user, FSGroup: &user, SeccompProfile: &corev1.SeccompProfile{
@@ -182,7 +188,7 @@ func (p *pulling) start(ctx context.Context, from *Submission) (string, error) {
 	if from.ImagePullSecret != "" {
 		pod.Spec.ImagePullSecrets = []corev1.LocalObjectReference{{Name: from.ImagePullSecret}}
 	}
-	_, err := p.Client.CoreV1().Pods(p.Namespace).Create(ctx, pod,
+	_, err = p.Client.CoreV1().Pods(p.Namespace).Create(ctx, pod,
 		metav1.CreateOptions{FieldManager: manager})
 	return pod.Name, Explain(err, "making a pod that reads claim "+p.claim)
 }

@@ -28,7 +28,8 @@ func recordWith(submission string) *corev1.ConfigMap {
 }
 
 const bookSubmission = `{"image": "mine/rondo:7", "image-pull-policy": "Never", "run": 3,
-	"image-pull-secret": "pull", "spec": {"job": "book", "checkpoint_dir": "pvc://models/book"}}`
+	"image-pull-secret": "pull", "toleration": ["gpu:NoSchedule"],
+	"spec": {"job": "book", "checkpoint_dir": "pvc://models/book"}}`
 
 // pullFrom returns a pulling whose pods are at once in this state. It keeps the pods that are made.
 func pullFrom(how Pull, status corev1.PodStatus, objects ...runtime.Object) (
@@ -77,7 +78,8 @@ func TestPull(t *testing.T) {
 		if c := spec.Containers[0]; c.Image != "mine/rondo:7" || c.ImagePullPolicy != "Never" ||
 			!c.VolumeMounts[0].ReadOnly || c.VolumeMounts[0].MountPath != "/mnt/pvc/models" ||
 			spec.Volumes[0].PersistentVolumeClaim.ClaimName != "models" ||
-			spec.ImagePullSecrets[0].Name != "pull" {
+			spec.ImagePullSecrets[0].Name != "pull" || len(spec.Tolerations) != 1 ||
+			spec.Tolerations[0].Key != "gpu" {
 			t.Errorf("%s: the pod is %+v", what, spec)
 		}
 		left, err := p.Client.CoreV1().Pods("here").List(t.Context(), metav1.ListOptions{})
