@@ -78,7 +78,7 @@ vet() {
 # lint leaves out what stands on Gorgonia: golangci-lint does not take the -modfile that it needs.
 lint() {
 	say "golangci-lint with the tag cuda"
-	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags "$tags" \
+	GOFLAGS=-buildvcs=false "$LINT" run --allow-parallel-runners --build-tags "$tags,lint" \
 		./compute/cuda/...
 }
 

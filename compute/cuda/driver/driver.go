@@ -28,10 +28,6 @@ import (
 	"rondo/compute/cuda/libcuda"
 )
 
-// This is undefined unless cu is the copy that scripts/cuda.sh makes: run `make cuda`, or before go
-// build: eval "$(scripts/cuda.sh env)" (docs/gpu.md).
-const _ = cu.MadeByScriptsCudaSh
-
 // Info describes a device.
 type Info struct {
 	Index           int

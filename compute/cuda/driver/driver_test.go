@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -119,19 +118,5 @@ func TestLibraryFolders(t *testing.T) {
 	t.Setenv(librariesEnvironment, home+":"+want[1])
 	if got := libraryFolders(file); !slices.Equal(got, []string{"", want[1]}) {
 		t.Errorf("%q, want the loader's and %q", got, want[1])
-	}
-}
-
-// TestPlainBuild: a build with the tag alone names what is missing.
-func TestPlainBuild(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("there is no go")
-	}
-	command := exec.CommandContext(t.Context(), "go", "vet", "-tags", "cuda", ".")
-	command.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false") // without -modfile
-	output, err := command.CombinedOutput()
-	if want := "undefined: cu.MadeByScriptsCudaSh"; err == nil ||
-		!strings.Contains(string(output), want) {
-		t.Errorf("%v, without %q:\n%s", err, want, output)
 	}
 }

@@ -52,3 +52,17 @@ func TestStart(t *testing.T) {
 		t.Errorf("%v, printed:\n%s\nwant:\n%s", err, output, want)
 	}
 }
+
+// TestPlainBuild: a build with the tag alone names what is missing.
+func TestPlainBuild(t *testing.T) {
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("there is no go")
+	}
+	command := exec.CommandContext(t.Context(), "go", "vet", "-tags", "cuda", "../driver")
+	command.Env = append(os.Environ(), "GOFLAGS=-buildvcs=false") // without -modfile
+	output, err := command.CombinedOutput()
+	if want := "undefined: cu.MadeByScriptsCudaSh"; err == nil ||
+		!strings.Contains(string(output), want) {
+		t.Errorf("%v, without %q:\n%s", err, want, output)
+	}
+}
