@@ -93,6 +93,9 @@ func (k *keeper) news(
 	default:
 		add(false, "Done", "step %d: %s", progress.Step, progress.Reason)
 	}
+	if now.over && !last.over {
+		news[len(news)-1].Once = fmt.Sprint("end-", run)
+	}
 	return news, now
 }
 

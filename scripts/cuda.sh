@@ -152,18 +152,21 @@ make_folder() {
 #
 # It runs in a command substitution, where bash drops -e: each command says what its failure does.
 modules() {
-	local gorgonia cu mod
+	local gorgonia cu mod recipe
 	command -v go >/dev/null || return 0
 	cd "$root" || exit
 	export GOFLAGS=$flags
+	# What is kept is as good as the recipe that it was made by. The headers are a part of it, for
+	# Go does not look at CPATH: without it, it would keep what it has compiled with others.
+	recipe=$(cat "$script" "$include/cuda.h" | sha256sum | cut -c 1-16) || exit
+	mkdir -p "$cache/modules" || exit
+	find "$cache/modules" -type f -mtime +30 -delete || exit
+	find "$cache" -maxdepth 1 -name '*@v*-*' -mtime +30 -exec rm -rf {} + || exit
 	gorgonia=$(copied gorgonia) && cu=$(copied cu) || exit
-	mod=$(cat go.mod go.sum "$script" | sha256sum | cut -c 1-40) || exit
-	mod=$cache/modules/$mod
+	mod=$cache/modules/$(cat go.mod go.sum "$script" | sha256sum | cut -c 1-24)-$recipe || exit
 	if [ ! -f "$mod.mod" ] || [ ! -f "$mod.sum" ]; then
-		mkdir -p "$cache/modules" || exit
 		work=$(mktemp -d "$cache/modules.XXXXXX") || exit
 		trap 'rm -rf "$work"' EXIT
-		find "$cache/modules" -type f -mtime +30 -delete || exit
 		cp go.mod go.sum "$work/" || exit
 		go mod edit -replace "gorgonia.org/gorgonia=$gorgonia" -replace "gorgonia.org/cu=$cu" \
 			"$work/go.mod" || exit
@@ -174,42 +177,43 @@ modules() {
 }
 
 # copied NAME prints the folder of a changed copy of the module gorgonia.org/NAME, and makes it if
-# it is not there. What is kept is as good as the recipe that it was made by.
+# it is not there.
 copied() {
-	local module=gorgonia.org/$1 number original recipe copy
+	local module=gorgonia.org/$1 number original copy
 	go mod download "$module" || no_modules "$module could not be downloaded"
 	number=$(go list -m -f '{{.Version}}' "$module") || no_modules "go list failed"
 	original=$(go list -m -f '{{.Dir}}' "$module") || no_modules "go list failed"
 	# An empty name would be this folder, and Rondo's own files be taken for the module's.
 	[ -n "$number" ] && [ -n "$original" ] && grep -qx "module $module" "$original/go.mod" ||
 		no_modules "${original:-no folder} does not hold $module"
-	recipe=$(sha256sum <"$script" | cut -c 1-16) || exit
-	copy=$cache/$1@$number-changed-$recipe
+	copy=$cache/$1@$number-$recipe
 	if [ ! -d "$copy" ]; then
-		mkdir -p "$cache" || exit
 		work=$(mktemp -d "$cache/modules.XXXXXX") || exit
 		trap 'rm -rf "$work"' EXIT
 		mkdir "$work/tree" && cp -R "$original"/* "$work/tree" && chmod -R u+w "$work/tree" &&
-			"change_$1" "$work/tree" || no_modules "$module could not be copied"
+			(cd "$work/tree" && "change_$1") || no_modules "$module could not be copied"
 		# One that another process has just made is as good as ours.
 		mv -T "$work/tree" "$copy" 2>/dev/null || [ -d "$copy" ] || exit
 	fi
+	touch "$copy" || exit
 	echo "$copy"
 }
 
-# change_gorgonia FOLDER removes the files with the tag cuda: a device of its own, which needs
-# cuDNN's headers and would open every GPU. Go cannot give a tag to one module only.
+# change_gorgonia removes the files with the tag cuda from the folder where it runs: a device of
+# Gorgonia's own, which needs cuDNN's headers and would open every GPU. Go cannot give a tag to one
+# module only. What no build reads goes too: it is 85 MB.
 change_gorgonia() {
-	rm -rf "$1"/*_test.go &&
-		grep -lE '^// \+build cuda$' "$1"/*.go | xargs rm &&
-		sed -i -E '/^\/\/ \+build !cuda$/d' "$1"/*.go
+	rm -rf ./*_test.go examples media &&
+		grep -lE '^// \+build cuda$' ./*.go | xargs rm &&
+		sed -i -E '/^\/\/ \+build !cuda$/d' ./*.go
 }
 
-# change_cu FOLDER removes what cu asks of the linker: the driver's library, which is opened when
-# the program runs, where there is one. The constant says that it is this copy.
+# change_cu removes cu's own flags: the driver's library, which is opened when the program runs,
+# where there is one, and folders of headers, which would be before CPATH. The constant says that it
+# is this copy, and made anew with other headers.
 change_cu() {
-	sed -i '/LDFLAGS/d' "$1/cgoflags.go" &&
-		echo 'const MadeByScriptsCudaSh = true' >>"$1/cgoflags.go"
+	sed -i '/#cgo.*FLAGS/d' cgoflags.go &&
+		echo "const MadeByScriptsCudaSh = \"$recipe\"" >>cgoflags.go
 }
 
 # no_modules ends modules with the reason.
@@ -252,5 +256,9 @@ fi
 # CPATH and not CGO_CFLAGS, with which Go would compile all C code anew.
 flags=$(echo "${GOFLAGS:-}" | sed 's/ *-modfile=[^ ]*//g') # this file may have been asked before
 flag=$(modules)
-printf 'export %s=%q\n' GOFLAGS "$flags $flag" CPATH "$include" \
+case ":${CPATH:-}:" in
+":$include:"*) path=$CPATH ;;
+*) path=$include${CPATH:+:$CPATH} ;;
+esac
+printf 'export %s=%q\n' GOFLAGS "$flags $flag" CPATH "$path" \
 	NVCC "$nvcc" PTXAS "$bin/ptxas" NVDISASM "$bin/nvdisasm"

@@ -66,6 +66,7 @@ headers() {
 	[ $status != 3 ] || skip "the headers of CUDA 12 are not to be had"
 	[ $status = 0 ] || return $status
 	say "linking with the headers of CUDA 12.9"
+	# Not by CPATH, at which Go does not look: it would link what it has compiled with others.
 	CGO_CFLAGS="-O2 -I$folder/nvidia/cuda_runtime/include" \
 		go build -buildvcs=false -tags "$tags" -o /dev/null ./cmd/worker
 }

@@ -1,10 +1,10 @@
 package cpu
 
 /*
-#cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread -I${SRCDIR}/kernels
+#cgo CFLAGS: -std=c11 -D_GNU_SOURCE -O3 -Wall -pthread
 #include <stdlib.h>
 #include <string.h>
-#include "flat.h"
+#include "kernels/flat.h"
 */
 import "C"
 

@@ -25,8 +25,8 @@ func TestConformance(t *testing.T) {
 
 func conform(t *testing.T, isa string, p compute.Precision) {
 	t.Setenv(isaEnvironment, isa)
-	trials := 35
-	if testing.Short() {
+	trials, pure := 35, strings.Contains(newDevice(t, isa, Config{Threads: 1}).Name(), "pure Go")
+	if testing.Short() && !pure {
 		trials = 12
 	}
 	devicetest.Run(t, devicetest.Config{
@@ -45,6 +45,6 @@ func conform(t *testing.T, isa string, p compute.Precision) {
 			}
 			return d
 		},
-		Endless: strings.Contains(newDevice(t, isa, Config{Threads: 1}).Name(), "pure Go"),
+		Endless: pure,
 	})
 }

@@ -8,9 +8,10 @@
 // compute/devicetest checks both against the contract. Files named reference*.go are compiled into
 // both: tests compare the C kernels with this Go arithmetic.
 //
-// The package knows no graph, model or files. It may import compute and gonum's BLAS.
+// The package knows no graph, model or files. It may import compute, gonum's BLAS and
+// kernels, the C code.
 //
-// How the C kernels compute:
+// How the C code in kernels computes:
 //
 //   - One source, eight tables: the kernels are headers over a vector type (simd.h) and a type of
 //     operand (operand.h). An isa_*.c includes them for one instruction set and precision, and

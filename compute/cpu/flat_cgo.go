@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "flat.h"
+#include "kernels/flat.h"
 */
 import "C"
 

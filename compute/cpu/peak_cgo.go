@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "peak.h"
+#include "kernels/peak.h"
 */
 import "C"
 

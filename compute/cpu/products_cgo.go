@@ -1,7 +1,7 @@
 package cpu
 
 /*
-#include "products.h"
+#include "kernels/products.h"
 */
 import "C"
 

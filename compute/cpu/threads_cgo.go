@@ -2,7 +2,7 @@
 
 package cpu
 
-// #include "team.h"
+// #include "kernels/team.h"
 import "C"
 
 import "fmt"

@@ -349,14 +349,10 @@ func agree(t *testing.T, p compute.Precision, d *Device, newLayer newLayerOf,
 }
 
 // TestLayers holds every cell in every precision against compute/cpu: values, all gradients, dx,
-// dstate, with and without dout, twice on one workspace, and inference in place. On the emulator
-// -short leaves out two precisions, whose products differ and whose kernels do not.
+// dstate, with and without dout, twice on one workspace, and inference in place.
 func TestLayers(t *testing.T) {
 	for p := range agreements() {
 		t.Run(p.String(), func(t *testing.T) {
-			if testing.Short() && emulator.Running() && p != compute.FP32 && p != compute.BF16 {
-				t.Skip("`make nightly` has it")
-			}
 			random := rand.New(rand.NewPCG(1, 2))
 			d := newGPU(t, p)
 			agree(t, p, d, d.overSteps, recurrentProblems(random))

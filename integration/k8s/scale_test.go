@@ -2,9 +2,12 @@ package k8s
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // TestScale: a job is scaled from two workers to six and to three while it trains; suspended as
@@ -30,8 +33,10 @@ func TestScale(t *testing.T) {
 
 	start := time.Now()
 	n.do("patch", "job", "trial-worker", "-p", `{"spec":{"suspend":true}}`)
-	until(t, stepTimeout, "no worker left", func() bool {
-		return len(n.pods(j.selector("worker"))) == 0
+	until(t, stepTimeout, "no worker left", func() bool { // but pods that had failed before
+		return !slices.ContainsFunc(n.pods(j.selector("worker")), func(p corev1.Pod) bool {
+			return p.Status.Phase != corev1.PodFailed
+		})
 	})
 	t.Logf("suspended: no worker left after %s", seconds(time.Since(start)))
 	j.await(stepTimeout, "the job paused", func(s *state) bool { return s.Phase == "paused" })

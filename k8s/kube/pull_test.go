@@ -221,6 +221,9 @@ func TestTell(t *testing.T) {
 	if len(events.Items) != 1 {
 		t.Fatalf("%d events", len(events.Items))
 	}
+	for range 2 { // by two observers
+		check(t, j.Tell(t.Context(), Event{Reason: "Done", Once: "end-7"}, time.Now()))
+	}
 	e := events.Items[0]
 	if e.InvolvedObject.UID != "an-identity" || e.InvolvedObject.Kind != "Job" ||
 		e.Type != "Warning" || e.Reason != "WorkerLost" || len(e.Message) > maxEventText {

@@ -1,5 +1,6 @@
 // Package kubetest has the clients of kube.API over objects in memory, for tests. Unlike
-// client-go's fake clientset it has no other API groups: compiling all of them takes a minute.
+// client-go's fake clientset it has no other API groups, which take a minute to compile, and no
+// schema: a server-side apply replaces lists as a whole.
 //
 // It imports nothing of this module.
 package kubetest
