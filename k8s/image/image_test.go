@@ -233,6 +233,30 @@ func TestDockerfileCUDA(t *testing.T) {
 		"9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f")
 }
 
+// Dockerfile.cuda changes the two modules as scripts/cuda.sh does.
+func TestDockerfileChangesModules(t *testing.T) {
+	var texts [2]string
+	for i, file := range []string{"../../scripts/cuda.sh", "../Dockerfile.cuda"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
+	}
+	_, changes, _ := strings.Cut(texts[0], "\nchange_gorgonia() {")
+	changes, _, _ = strings.Cut(changes, "\nno_modules() {")
+	changes = regexp.MustCompile(`(?m)^#.*$`).ReplaceAllString(changes, "")
+	expressions := regexp.MustCompile(`'[^']+'|const \w+`).FindAllString(changes, -1)
+	if len(expressions) != 4 {
+		t.Errorf("scripts/cuda.sh has %q", expressions)
+	}
+	for _, e := range expressions {
+		if !strings.Contains(texts[1], e) {
+			t.Errorf("Dockerfile.cuda lacks %s", e)
+		}
+	}
+}
+
 // Base images are named by their digests: a tag may be another image tomorrow.
 func TestBaseImages(t *testing.T) {
 	for _, file := range []string{"../Dockerfile", "../Dockerfile.cuda"} {
