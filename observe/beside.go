@@ -174,7 +174,7 @@ func (k *keeper) take(ctx context.Context, now found) {
 		}
 		return
 	case ended && leader == "":
-		if k.end(ctx, now.view, spec) { // the event is not told either
+		if k.end(ctx, now.view, spec) { // nobody has told the event
 			k.known.over = false
 			k.tell(ctx, spec.Submitted, now.view, true)
 			return

@@ -156,8 +156,8 @@ modules() {
 	command -v go >/dev/null || return 0
 	cd "$root" || exit
 	export GOFLAGS=$flags
-	# What is kept is as good as the recipe that it was made by. The headers are a part of it, for
-	# Go does not look at CPATH: without it, it would keep what it has compiled with others.
+	# A copy is named by how it was made and by CUDA's headers: Go's cache does not see CPATH, and
+	# would keep objects that were made with other headers.
 	recipe=$(cat "$script" "$include/cuda.h" | sha256sum | cut -c 1-16) || exit
 	mkdir -p "$cache/modules" || exit
 	find "$cache/modules" -type f -mtime +30 -delete || exit
