@@ -8,85 +8,79 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 )
 
 const (
 	counterBytes   = 128 << 20 // limit for keys and counters in memory
-	keyOverhead    = 64        // approximate bytes per key beside the key itself
 	maxCounterRuns = 64        // limit for sorted runs on disk; then they are merged into one
 )
 
-// keyCounter counts keys exactly in bounded memory. When its map is full it writes the sorted keys
-// to a run on disk. One merge at the end adds up the counts of all runs.
+// keyCounter counts keys exactly in bounded memory. When its table would grow beyond the limit it
+// writes the sorted keys to a run on disk. One merge at the end adds up the counts of all runs.
 type keyCounter struct {
-	dir    string
-	limit  int // bytes
-	bytes  int
-	index  map[string]int // key to its place in counts
-	counts []int64
-	runs   []*os.File
-	short  [16]byte           // a word of recent
-	recent recentWords[int64] // occurrences that are in no count yet
+	dir   string
+	limit int // bytes; a table of the least size is always allowed
+	table keyTable[int64]
+	runs  []*os.File
+	batch []shortKey // memory for addWords
 }
 
 func newKeyCounter(dir string, limit int) *keyCounter {
-	return &keyCounter{dir: dir, limit: limit, index: map[string]int{},
-		recent: newRecentWords[int64]()}
+	return &keyCounter{dir: dir, limit: limit, batch: make([]shortKey, keyBatch)}
 }
 
-// add counts one occurrence of key. The caller may reuse key.
-func (t *keyCounter) add(key []byte) error {
-	short := shortKeyOf(key)
-	if short == (shortKey{}) {
-		return t.addCount(key, 1)
+// add counts n occurrences of key. The caller may reuse key.
+func (t *keyCounter) add(key []byte, n int64) error {
+	if short := shortKeyOf(key); short != (shortKey{}) {
+		return t.addShort([]shortKey{short}, n)
 	}
-	r := &t.recent[t.recent.place(short)]
-	if r.key == short {
-		r.value++
-		return nil
-	}
-	last, n := r.key, r.value
-	r.key, r.value = short, 1
-	if last == (shortKey{}) {
-		return nil
-	}
-	return t.addCount(last.word(&t.short), n)
+	return t.addLong(key, n)
 }
 
-// addRecent adds up what is in recent.
-func (t *keyCounter) addRecent() error {
-	for _, r := range t.recent {
-		if r.key != (shortKey{}) {
-			if err := t.addCount(r.key.word(&t.short), r.value); err != nil {
+// addWords counts the words of a text.
+func (t *keyCounter) addWords(text []byte) error {
+	return eachKey(text, t.batch, func(keys []shortKey) error { return t.addShort(keys, 1) },
+		func(word []byte) error { return t.addLong(word, 1) })
+}
+
+// addShort counts n occurrences of each key.
+func (t *keyCounter) addShort(keys []shortKey, n int64) error {
+	for len(keys) > 0 {
+		if t.table.room() == 0 {
+			if err := t.makeRoom(); err != nil {
 				return err
 			}
 		}
+		now := min(len(keys), t.table.room())
+		t.table.add(keys[:now], n)
+		keys = keys[now:]
 	}
-	clear(t.recent)
 	return nil
 }
 
-// addCount counts n occurrences of key. The caller may reuse key.
-func (t *keyCounter) addCount(key []byte, n int64) error {
-	if i, ok := t.index[string(key)]; ok {
-		t.counts[i] += n
+// makeRoom grows the table, or spills it.
+func (t *keyCounter) makeRoom() error {
+	if t.table.short == 0 || t.table.grown() <= t.limit {
+		t.table.grow()
 		return nil
 	}
-	if t.bytes+len(key)+keyOverhead > t.limit && len(t.index) > 0 {
+	return t.spill()
+}
+
+// addLong counts n occurrences of a long key.
+func (t *keyCounter) addLong(key []byte, n int64) error {
+	if t.table.size()+len(key)+longKeyOverhead > t.limit && t.table.len() > 0 {
 		if err := t.spill(); err != nil {
 			return err
 		}
 	}
-	t.index[string(key)] = len(t.counts)
-	t.counts = append(t.counts, n)
-	t.bytes += len(key) + keyOverhead
+	t.table.addLong(key, n)
 	return nil
 }
 
-// spill writes the map to a new run and empties it.
+// spill writes the table to a new run and empties it.
 func (t *keyCounter) spill() error {
 	if len(t.runs) == maxCounterRuns {
 		merged, err := t.writeRun(func(write func([]byte, int64) error) error {
@@ -98,36 +92,22 @@ func (t *keyCounter) spill() error {
 		t.close()
 		t.runs = append(t.runs, merged)
 	}
-	run, err := t.writeRun(t.sorted)
+	run, err := t.writeRun(t.table.sorted)
 	if err != nil {
 		return err
 	}
 	t.runs = append(t.runs, run)
-	clear(t.index)
-	t.counts, t.bytes = t.counts[:0], 0
-	return nil
-}
-
-// sorted yields the keys in memory with their counts, in order.
-func (t *keyCounter) sorted(yield func(key []byte, count int64) error) error {
-	for _, key := range slices.Sorted(maps.Keys(t.index)) {
-		if err := yield([]byte(key), t.counts[t.index[key]]); err != nil {
-			return err
-		}
-	}
+	t.table.clear()
 	return nil
 }
 
 // each yields every key once with its count, ordered by the keys' bytes. A key is valid until yield
 // returns.
 func (t *keyCounter) each(yield func(key []byte, count int64) error) error {
-	if err := t.addRecent(); err != nil {
-		return err
-	}
 	if len(t.runs) == 0 {
-		return t.sorted(yield)
+		return t.table.sorted(yield)
 	}
-	if len(t.index) > 0 {
+	if t.table.len() > 0 {
 		if err := t.spill(); err != nil {
 			return err
 		}

@@ -24,12 +24,12 @@ func TestKeyCounterIsExactInLittleMemory(t *testing.T) {
 		for range 5000 {
 			i := random.IntN(distinct)
 			key = fmt.Appendf(key[:0], "%d%s", i, strings.Repeat("x", i%40))
-			if err := counts.add(key); err != nil {
+			if err := counts.add(key, 1); err != nil {
 				t.Fatal(err)
 			}
 			want[string(key)]++
-			if counts.bytes > 1000 {
-				t.Fatalf("%d bytes in memory", counts.bytes)
+			if size := counts.table.size(); size > 1000 {
+				t.Fatalf("%d bytes in memory", size)
 			}
 		}
 		if (len(counts.runs) > 0) != (distinct >= 50) || len(counts.runs) > maxCounterRuns {
@@ -60,7 +60,7 @@ func TestKeyCounterEndsWithTheCallersError(t *testing.T) {
 	counts := newKeyCounter(t.TempDir(), 100)
 	defer counts.close()
 	for i := range 10 {
-		if err := counts.add([]byte{byte(i)}); err != nil {
+		if err := counts.add([]byte{byte(i)}, 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,10 +69,10 @@ func TestKeyCounterEndsWithTheCallersError(t *testing.T) {
 		t.Errorf("%v; want %v", err, stop)
 	}
 	nowhere := newKeyCounter("/no/such/folder", 1)
-	if err := nowhere.add([]byte("a key of many bytes")); err != nil {
+	if err := nowhere.add([]byte("a key of many bytes"), 1); err != nil {
 		t.Errorf("one key always fits: %v", err)
 	}
-	if err := nowhere.add([]byte("another key of many bytes")); err == nil {
+	if err := nowhere.add([]byte("another key of many bytes"), 1); err == nil {
 		t.Error("a spill to nowhere is no error")
 	}
 }

@@ -105,7 +105,7 @@ func countNGrams(ctx context.Context, tokens Tokens, counts [3]*keyCounter) erro
 			copy(key[:], key[idBytes:])
 			binary.BigEndian.PutUint32(key[len(key)-idBytes:], uint32(id))
 			for n := 1; n <= len(counts) && off+int64(i+1) >= int64(n); n++ {
-				if err := counts[n-1].add(key[len(key)-n*idBytes:]); err != nil {
+				if err := counts[n-1].add(key[len(key)-n*idBytes:], 1); err != nil {
 					return err
 				}
 			}

@@ -57,7 +57,10 @@ func ReadSubwords(ctx context.Context, cfg Config) (t *subword.Tokenizer, err er
 func trainSubwords(
 	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*subword.Tokenizer, error) {
-	words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, subword.SplitWords)
+	words, err := countKeys(ctx, read, cfg.Tokenizer, scratch,
+		func(to *keyCounter, text []byte) error {
+			return subword.SplitWords(text, func(word []byte) error { return to.add(word, 1) })
+		})
 	if err != nil {
 		return nil, err
 	}

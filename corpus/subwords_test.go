@@ -138,7 +138,7 @@ func TestMostFrequentWords(t *testing.T) {
 	counts := newKeyCounter(t.TempDir(), 100) // so small that it spills
 	defer counts.close()
 	for word, n := range map[string]int64{"a": 5, "b": 2, "c": 2, "d": 2, "e": 1, "f": 9} {
-		if err := counts.addCount([]byte(word), n); err != nil {
+		if err := counts.add([]byte(word), n); err != nil {
 			t.Fatal(err)
 		}
 	}

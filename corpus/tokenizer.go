@@ -107,10 +107,7 @@ func (t Tokenizer) normalizer() normalizer {
 	}
 }
 
-const (
-	blockBytes   = 256 << 10 // size of the text blocks held in memory
-	maxWordBytes = 64 << 10  // bounds memory for a text without white space
-)
+const blockBytes = 256 << 10 // size of the text blocks held in memory
 
 // sink receives normalised text in blocks of whole code points. A block is valid until text
 // returns.
@@ -295,41 +292,6 @@ func (p *punctuation) append(dst, src []byte) []byte {
 		dst = utf8.AppendRune(dst, unicode.ToLower(r))
 	}
 	return dst
-}
-
-// eachWord calls word with each word of a text, split at white space. The argument is valid until
-// word returns.
-func eachWord(text []byte, word func(word []byte) error) error {
-	start := 0
-	for i := 0; i <= len(text); {
-		n, space := 1, true // the end of the text ends a word
-		if i < len(text) {
-			if c := text[i]; c < utf8.RuneSelf {
-				space = c == ' ' || '\t' <= c && c <= '\r'
-			} else {
-				var r rune
-				r, n = utf8.DecodeRune(text[i:])
-				space = unicode.IsSpace(r)
-			}
-		}
-		if space {
-			if i-start > maxWordBytes {
-				return errLongWord()
-			}
-			if i > start {
-				if err := word(text[start:i]); err != nil {
-					return err
-				}
-			}
-			start = i + n
-		}
-		i += n
-	}
-	return nil
-}
-
-func errLongWord() error {
-	return fmt.Errorf("a word is longer than %d bytes: use --tokenizer char", maxWordBytes)
 }
 
 // Splitter splits one short text after the other, each as a whole text, and calls token with each

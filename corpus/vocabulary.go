@@ -26,7 +26,7 @@ const MaxVocabulary = 1 << 22
 // tokens in the order of their ids, or, of subwords, a tokenizer.json.
 type Vocabulary struct {
 	tokens   []string
-	ids      map[string]int32   // of characters or words
+	ids      keyTable[int32]    // of characters or words
 	subwords *subword.Tokenizer // nil: characters or words
 }
 
@@ -69,8 +69,7 @@ func (v *Vocabulary) End() (id int32, ok bool) {
 	if v.subwords != nil {
 		return endToken(v.subwords)
 	}
-	id, ok = v.ids[EndOfText]
-	return id, ok
+	return v.ids.find([]byte(EndOfText))
 }
 
 // NewVocabulary makes a vocabulary of tokens in the order of their ids. The first must be <unk>,
@@ -82,15 +81,15 @@ func NewVocabulary(tokens []string) (*Vocabulary, error) {
 	if len(tokens) > MaxVocabulary {
 		return nil, fmt.Errorf("vocabulary: %d tokens are more than %d", len(tokens), MaxVocabulary)
 	}
-	v := &Vocabulary{tokens: slices.Clone(tokens), ids: make(map[string]int32, len(tokens))}
+	v := &Vocabulary{tokens: slices.Clone(tokens)}
 	for id, token := range v.tokens {
 		if token == "" || !utf8.ValidString(token) {
 			return nil, fmt.Errorf("vocabulary: token %d (%q) is empty or not UTF-8", id, token)
 		}
-		if first, ok := v.ids[token]; ok {
+		if first, ok := v.ids.find([]byte(token)); ok {
 			return nil, fmt.Errorf("vocabulary: token %q has two ids, %d and %d", token, first, id)
 		}
-		v.ids[token] = int32(id)
+		v.ids.put([]byte(token), int32(id))
 	}
 	return v, nil
 }
@@ -110,7 +109,8 @@ func (v *Vocabulary) ID(token string) int32 {
 		id, _ := v.subwords.ID(token)
 		return id
 	}
-	return v.ids[token]
+	id, _ := v.ids.find([]byte(token))
+	return id
 }
 
 // MarshalJSON writes the list of tokens, or the tokenizer.
@@ -277,19 +277,14 @@ func (v *Vocabulary) tokenEncoder(ctx context.Context, unit Unit) encoding {
 			return append(ids, more...), nil
 		}
 	case unit == Word:
-		recent := newRecentWords[int32]()
+		batch := make([]shortKey, keyBatch)
 		return func(ids []int32, text []byte, _ piece) ([]int32, error) {
-			err := eachWord(text, func(word []byte) error {
-				key := shortKeyOf(word)
-				r := &recent[recent.place(key)]
-				if key == (shortKey{}) {
-					ids = append(ids, v.ids[string(word)])
-					return nil
-				}
-				if r.key != key {
-					r.key, r.value = key, v.ids[string(word)]
-				}
-				ids = append(ids, r.value)
+			err := eachKey(text, batch, func(keys []shortKey) error {
+				ids = v.ids.numbers(ids, keys)
+				return nil
+			}, func(word []byte) error {
+				id, _ := v.ids.find(word)
+				ids = append(ids, id)
 				return nil
 			})
 			return ids, err
@@ -352,7 +347,7 @@ func countVocabulary(
 		reserved = slices.Concat([]string{EndOfText}, reserved)
 	}
 	if cfg.Tokenizer.Unit == Word {
-		words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, eachWord)
+		words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, (*keyCounter).addWords)
 		if err != nil {
 			return nil, err
 		}
@@ -427,11 +422,11 @@ func countChars(ctx context.Context, read reading, cfg Config) ([]frequency, err
 // uncounted takes a block that has been counted.
 func uncounted(struct{}) error { return nil }
 
-// countKeys counts the keys in texts, which split finds, on all processors. The counts are sums of
+// countKeys counts the keys in texts, as count does, on all processors. The counts are sums of
 // integers, so that they do not depend on which processor counts which part.
 func countKeys(
 	ctx context.Context, read reading, t Tokenizer, scratch string,
-	split func(text []byte, key func([]byte) error) error,
+	count func(to *keyCounter, text []byte) error,
 ) (*keyCounter, error) {
 	var counters []*keyCounter
 	start := func() func(block) (struct{}, error) {
@@ -439,7 +434,7 @@ func countKeys(
 		counters = append(counters, counter)
 		return func(b block) (none struct{}, err error) {
 			return none, b.each(func(text []byte, _ piece) error {
-				return split(text, counter.add)
+				return count(counter, text)
 			})
 		}
 	}
@@ -448,7 +443,7 @@ func countKeys(
 	all.limit = counterBytes
 	for _, other := range counters[1:] {
 		if err == nil {
-			err = other.each(all.addCount)
+			err = other.each(all.add)
 		}
 		other.close()
 	}
@@ -466,7 +461,7 @@ type Counter struct{ keys *keyCounter }
 func NewCounter(scratch string) *Counter { return &Counter{newKeyCounter(scratch, counterBytes)} }
 
 // Add counts one occurrence of a token. The caller may reuse token.
-func (c *Counter) Add(token []byte) error { return c.keys.add(token) }
+func (c *Counter) Add(token []byte) error { return c.keys.add(token, 1) }
 
 // Close removes the files.
 func (c *Counter) Close() { c.keys.close() }
