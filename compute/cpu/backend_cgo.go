@@ -247,8 +247,9 @@ func (h *nativeHead) forwardBackward(x, w, b []float32, targets []int32, scale f
 
 func (h *nativeHead) run(x, w, b []float32, targets []int32, scale, smoothing float32,
 	dx, dw, db []float32) float64 {
-	return float64(C.rondo_head_run(h.kernels, h.team, h.work, floats(x), floats(w), floats(b),
-		ints(targets), C.float(scale), C.float(smoothing), floats(dx), floats(dw), floats(db)))
+	return float64(C.rondo_head_run(h.kernels, h.team, h.work, C.long(len(targets)), floats(x),
+		floats(w), floats(b), ints(targets), C.float(scale), C.float(smoothing), floats(dx),
+		floats(dw), floats(db)))
 }
 
 func (h *nativeHead) close() {

@@ -1,6 +1,8 @@
 package cpu
 
 import (
+	"fmt"
+
 	"rondo/compute"
 )
 
@@ -19,7 +21,8 @@ const (
 
 // output is the last layer. It checks shapes; the build's head does the arithmetic.
 type output struct {
-	shape     compute.OutputShape
+	shape     compute.OutputShape // with N of LimitRows
+	most      int                 // N at first
 	head      head
 	workspace workspace
 	sum       float64
@@ -33,7 +36,7 @@ func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 
 func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
 	h := d.backend.newHead(s, rows)
-	return &output{shape: s, head: h, workspace: d.workspace(d.config.headBytes(s, rows))}
+	return &output{shape: s, most: s.N, head: h, workspace: d.workspace(d.config.headBytes(s, rows))}
 }
 
 // outputRows is the number of rows whose logits are kept at once, in chunks of about one size; or
@@ -48,6 +51,14 @@ func outputRows(s compute.OutputShape) int {
 	}
 	chunks := (s.N + most - 1) / most
 	return (s.N + chunks - 1) / chunks
+}
+
+// LimitRows implements compute.RowLimiter.
+func (o *output) LimitRows(n int) {
+	if n < 1 || n > o.most {
+		panic(fmt.Sprintf("cpu: %d rows of an output layer of %d", n, o.most))
+	}
+	o.shape.N = n
 }
 
 // Forward computes the summed cross-entropy in nats; rows with a negative target do not count.

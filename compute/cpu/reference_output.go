@@ -24,8 +24,8 @@ func (o *refHead[F]) run(x, w, b []F, targets []int32, scale F, dx, dw, db []F) 
 	clear(dx)
 	clear(dw)
 	clear(db)
-	for first := 0; first < o.N; first += o.chunk {
-		n := min(o.chunk, o.N-first)
+	for first := 0; first < len(targets); first += o.chunk {
+		n := min(o.chunk, len(targets)-first)
 		logits := o.logits[:n*o.V]
 		rows := x[first*o.H : (first+n)*o.H]
 		clear(logits)

@@ -48,7 +48,7 @@ func lossOf(o compute.Output) unsafe.Pointer {
 	switch last := o.(type) {
 	case *output:
 		return last.sum
-	case *compute.Beside: // where the other's loss is not finite, no gradient is
+	case interface{ First() compute.Output }: // where another's loss is not finite, no gradient is
 		return lossOf(last.First())
 	case *compute.Squares:
 		if sum, ok := last.Total().(*squareSum); ok {

@@ -67,7 +67,7 @@ func tests() []test {
 		{"layers", testLayers}, {"layers in segments", testSegments},
 		{"layers in order", testOrder}, {"layers with NaN", testLayerNaN},
 		{"output", testOutput}, {"output without targets", testMasked},
-		{"output with NaN", testOutputNaN}, {"squares", testSquares},
+		{"output with NaN", testOutputNaN}, {"squares", testSquares}, {"adaptive", testAdaptive},
 		{"shapes", testShapes}, {"traces", testTraces}, {"slope", testSlope},
 		{"determinism", testDeterminism}, {"recorder", testRecorder}, {"stager", testStager},
 	}

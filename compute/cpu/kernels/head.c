@@ -57,11 +57,11 @@ static void run_head(void *with, const struct member *m)
     r->k->head_run(m, r->o, r->call);
 }
 
-double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
-                      const float *w, const float *b, const int32_t *targets, float scale,
-                      float smoothing, float *dx, float *dw, float *db)
+double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, long n,
+                      const float *x, const float *w, const float *b, const int32_t *targets,
+                      float scale, float smoothing, float *dx, float *dw, float *db)
 {
-    struct head_call call = {x, w, b, targets, scale, smoothing, dx, dw, db};
+    struct head_call call = {n, x, w, b, targets, scale, smoothing, dx, dw, db};
     struct run r = {k, o, &call};
     rondo_team_run(t, run_head, &r);
     return o->loss;

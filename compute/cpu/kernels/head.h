@@ -384,8 +384,8 @@ static void head_run(const struct member *m, struct head *o, const struct head_c
 {
     struct place p = {.m = m, .o = o, .c = c};
     double loss = 0;
-    for (; p.first < o->N; p.first += o->rows) {
-        p.n = least(o->rows, o->N - p.first);
+    for (; p.first < c->n; p.first += o->rows) {
+        p.n = least(o->rows, c->n - p.first);
         p.depth = blocks_up(p.n, HEAD_PAIRS) * HEAD_PAIRS;
         rondo_share(m, p.depth, HEAD_GROUP, &p.begin, &p.end);
         load_rows(&p);

@@ -159,6 +159,7 @@ enum { HEAD_GROUP = 16, HEAD_TILE = 128, HEAD_PAIRS = 32 };
 
 // The arguments of compute.Output's methods; dx is null when no gradient is wanted.
 struct head_call {
+    long n; // rows, at most the head's N
     const float *x, *w, *b;
     const int32_t *targets;
     float scale, smoothing; // of the targets: 0 if no gradient is wanted
@@ -295,8 +296,8 @@ void rondo_layer_backward(const struct kernels *k, struct team *t, struct layer 
                           const int32_t *lengths, const float *dy, const float *dh,
                           const float *dc, float *dih, float *dhh, float *dbih, float *dbhh,
                           float *dpeephole, float *dx, float *dh0, float *dc0);
-double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, const float *x,
-                      const float *w, const float *b, const int32_t *targets, float scale,
-                      float smoothing, float *dx, float *dw, float *db);
+double rondo_head_run(const struct kernels *k, struct team *t, struct head *o, long n,
+                      const float *x, const float *w, const float *b, const int32_t *targets,
+                      float scale, float smoothing, float *dx, float *dw, float *db);
 
 #endif

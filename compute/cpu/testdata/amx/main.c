@@ -291,7 +291,7 @@ static struct results run_head(const struct kernels *k, int threads, const struc
     float *loss = result(&r, 1);
     struct team *t = threads > 1 ? rondo_team_new(threads) : 0;
     struct head *o = rondo_head_new(k, threads, N, H, V, s->rows, 0);
-    *loss = (float)rondo_head_run(k, t, o, x, w, w, targets, 1, 0, dx, dw, db);
+    *loss = (float)rondo_head_run(k, t, o, N, x, w, w, targets, 1, 0, dx, dw, db);
     free(o);
     if (t)
         rondo_team_free(t);

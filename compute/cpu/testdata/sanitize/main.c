@@ -97,8 +97,8 @@ static void run_head(const struct place *p, long N, long H, long V, long rows, i
     int32_t *targets = ids(&b, N, -1, V);
     float *dx = output(&b, N * H), *dw = output(&b, V * H), *db = bias ? output(&b, V) : 0;
     struct head *o = rondo_head_new(p->k, p->threads, N, H, V, rows, 0);
-    double alone = rondo_head_run(p->k, p->team, o, x, w, bs, targets, 1, 0, 0, 0, 0);
-    double loss = rondo_head_run(p->k, p->team, o, x, w, bs, targets, 0.5f, 0, dx, dw, db);
+    double alone = rondo_head_run(p->k, p->team, o, N, x, w, bs, targets, 1, 0, 0, 0, 0);
+    double loss = rondo_head_run(p->k, p->team, o, N, x, w, bs, targets, 0.5f, 0, dx, dw, db);
     if (!isfinite(loss) || fabs(loss - alone) > 1e-5 * (1 + fabs(loss))) {
         fprintf(stderr, "%s: loss %g, without gradients %g\n", b.name, loss, alone);
         exit(2);
