@@ -1,6 +1,10 @@
 package compute
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
 
 // Adaptive is an output layer for a large vocabulary whose tokens are in the order of falling
 // frequency (Grave et al. 2017, arXiv:1609.04309; torch.nn.AdaptiveLogSoftmaxWithLoss). Its head is
@@ -40,6 +44,27 @@ type adaptiveTail struct {
 	rows            []int32
 	targets         []int32   // of these rows; or [N], with -1 where a row is not the tail's
 	y, dy           []float32 // [N, H_i]
+}
+
+// maxCutoffs bounds an Adaptive's tails.
+const maxCutoffs = 8
+
+// ParseCutoffs parses where an Adaptive's tails begin, numbers of tokens that commas separate:
+// "2000,10000". They ascend. "" is none.
+func ParseCutoffs(text string) (cutoffs []int, err error) {
+	if text == "" {
+		return nil, nil
+	}
+	last := 0
+	for field := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(field))
+		if err != nil || n <= last || len(cutoffs) == maxCutoffs {
+			return nil, fmt.Errorf("%s: give at most %d whole numbers that ascend, as 2000,10000",
+				text, maxCutoffs)
+		}
+		cutoffs, last = append(cutoffs, n), n
+	}
+	return cutoffs, nil
 }
 
 // AdaptiveParts returns the shapes of an Adaptive's matrices, in the order of their gradients: for

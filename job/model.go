@@ -57,6 +57,10 @@ func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 			return model.Config{}, app.Usage(err)
 		}
 	}
+	cutoffs, err := compute.ParseCutoffs(spec.AdaptiveSoftmax)
+	if err != nil {
+		return model.Config{}, app.Usagef("--adaptive-softmax %w", err)
+	}
 	c := model.Config{
 		Cell:          cell,
 		Vocab:         vocabulary,
@@ -73,6 +77,7 @@ func modelConfig(spec *rondov1.JobSpec, vocabulary int) (model.Config, error) {
 		DeepInput: int(spec.DeepInput), DeepTransition: int(spec.DeepTransition),
 		DeepOutput:     int(spec.DeepOutput),
 		TieWeights:     spec.TieWeights,
+		Cutoffs:        cutoffs,
 		Init:           initial,
 		ForgetBias:     spec.ForgetBias,
 		Leak:           spec.Leak,

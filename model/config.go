@@ -72,6 +72,10 @@ type Config struct {
 	// arXiv:1608.05859). If E differs from H, a linear layer without bias, projection.weight [E,
 	// H], precedes the output layer.
 	TieWeights bool
+	// Cutoffs, unless empty, make the output layer a compute.Adaptive: tokens below the first are
+	// in its head, and each begins a tail. They ascend, and are below V. Tokens must be in the
+	// order of falling frequency, as corpus makes vocabularies of words and characters.
+	Cutoffs []int
 
 	Init Init
 	// ForgetBias is added to the initial bias of a cell's forget gates (Jozefowicz et al. 2015). It
@@ -142,6 +146,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if err := validatePenalties(c); err != nil {
+		return err
+	}
+	if err := validateCutoffs(c); err != nil {
 		return err
 	}
 	if !(c.Omega >= 0 && float32(c.Omega) <= math.MaxFloat32) {

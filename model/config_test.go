@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -126,7 +127,7 @@ func TestParameters(t *testing.T) {
 	if &m.Gradients()[0] != &m.GradientsWithTail()[0] {
 		t.Error("the gradients with a tail are other memory")
 	}
-	if m.Count() != Count(m.Layout()) || m.Config() != c {
+	if m.Count() != Count(m.Layout()) || !reflect.DeepEqual(m.Config(), c) {
 		t.Error("the model is not its Config's")
 	}
 	x, shape, err := m.Param("projection.weight")

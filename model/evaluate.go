@@ -97,7 +97,7 @@ type Evaluator struct {
 	host        []float32  // host copy of state.flat for State; allocated when first needed
 	chunk, rest *evalChunk // of Config.Recompute steps, or T; of the last steps, or nil
 	recordings  forwards
-	logits      []float32 // of a chunk, for Outputs; allocated when first needed
+	logits      logits // of a chunk, for Outputs; allocated when first needed
 }
 
 // evalChunk is the forward pass of some steps. It reads ids and targets, [T*B] each.
@@ -116,8 +116,7 @@ func (r *evalChunk) allocate(B int) {
 		r.predicted = m.dev.Alloc(r.n * m.config.Vocab)
 		return
 	}
-	r.output = m.dev.NewOutput(
-		compute.OutputShape{N: r.n, H: m.config.outputWidth(), V: m.config.Vocab})
+	r.output = m.newOutput(r.n, 0)
 }
 
 func (r *evalChunk) close() {
@@ -175,6 +174,7 @@ func (e *Evaluator) read(inputs, targets []int32) (lossSum float64, err error) {
 		copy(r.ids, inputs[first:])
 		if targets != nil {
 			copy(r.targets, targets[first:])
+			loadTargets(r.output, r.targets)
 		}
 		_, err := recordings.do(p, func() (copies, error) {
 			x := r.run(r.ids, e.state)
@@ -255,6 +255,6 @@ func (e *Evaluator) Close() {
 	e.chunk.close()
 	e.rest.close()
 	e.state.close()
-	e.model.dev.Free(e.logits)
+	e.logits.close()
 	e.chunk, e.rest = nil, nil
 }

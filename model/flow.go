@@ -138,8 +138,8 @@ func (p *flowPass) allocate() {
 		p.y, p.dy = append(p.y, p.alloc(p.B*c.Hidden)), append(p.dy, p.alloc(p.B*c.Hidden))
 		p.dw = append(p.dw, shape.Weights(p.alloc))
 	}
-	p.output = m.dev.NewOutput(compute.OutputShape{N: p.B, H: c.Hidden, V: c.Vocab})
-	p.dlast = [2][]float32{p.alloc(c.Vocab * c.Hidden), p.alloc(c.Vocab)}
+	p.output = m.newOutput(p.B, 0)
+	p.dlast = [2][]float32{p.alloc(len(p.weights.output)), p.alloc(len(p.weights.bias))}
 	if c.Embed == 0 {
 		p.columns = make([]float32, len(p.weights.layers[0].IH))
 		m.dev.Download(p.columns, p.weights.layers[0].IH)

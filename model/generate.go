@@ -65,9 +65,9 @@ func (s Sampling) check(prefix []int32, n int) error {
 // called concurrently, the other methods not.
 type Generator struct {
 	inference *inference
-	state     state     // of B lanes
-	logits    []float32 // [B, V], device memory
-	free      chan int  // lanes without a text
+	state     state    // of B lanes
+	logits    logits   // of B rows
+	free      chan int // lanes without a text
 
 	mu         sync.Mutex // guards what follows, and the texts
 	lanes      []*writing // nil: the lane is free, or about to get a text
@@ -122,7 +122,7 @@ func (g *Generator) allocate(B int) (err error) {
 		}
 	}
 	g.state = newState(m, B)
-	g.logits = m.dev.Alloc(B * m.config.Vocab)
+	g.logits.allocate(m, B)
 	return nil
 }
 
@@ -232,7 +232,7 @@ func (g *Generator) step() (err error) {
 	}
 	v := m.config.Vocab
 	if predict {
-		m.dev.Download(g.host, g.logits)
+		g.logits.download(g.host, len(g.tokens))
 	}
 	for lane, t := range g.lanes {
 		if t == nil {
@@ -256,14 +256,12 @@ func (g *Generator) step() (err error) {
 // read advances the states over the lanes' tokens. If predict is set, it also computes the logits
 // of the next ones.
 func (g *Generator) read(predict bool) error {
-	m, w, recordings := g.inference.model, g.inference.weights, g.recordings.of(predict)
+	recordings := g.recordings.of(predict)
 	recordings.begin(setting{}, false)
 	_, err := recordings.do(part{}, func() (copies, error) {
 		x := g.inference.run(g.tokens, g.state)
 		if predict {
-			B, v := len(g.tokens), m.config.Vocab
-			m.dev.Gemm(false, true, B, v, len(x)/B, 1, x, w.output, 0, g.logits)
-			m.dev.AddBias(g.logits, w.bias)
+			g.logits.compute(x, len(g.tokens))
 		}
 		return copies{}, nil
 	})
@@ -276,8 +274,7 @@ func (g *Generator) read(predict bool) error {
 // Close frees the generator's memory, not the model's.
 func (g *Generator) Close() {
 	g.recordings.close()
-	g.inference.model.dev.Free(g.logits)
-	g.logits = nil
+	g.logits.close()
 	g.inference.close()
 	g.state.close()
 }

@@ -150,9 +150,15 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
 	weight, bias := find(m.views, c.outputWeights()), find(m.views, outputBias)
-	g.output = newCrossEntropy(g.newOutput(), m.dev, g.gradientOf(weight), g.gradientOf(bias), dx)
+	begin, end := outputSpan(c, m.views)
+	shape := weight.Shape
+	if len(c.Cutoffs) > 0 {
+		shape = []int{end - begin}
+	}
+	g.output = newCrossEntropy(m.newOutput(g.T*g.B, c.LabelSmoothing), m.dev, shape,
+		g.gradient(begin, end), g.gradientOf(bias), dx)
 	g.output.done = g.finishing(bias)
-	w := leaves.add(leaf(nodes, "output:"+weight.Name, weight.of(m.params), weight.Shape...))
+	w := leaves.add(leaf(nodes, "output:"+weight.Name, m.params[begin:end:end], shape...))
 	cost, err = g.output.apply(x, w, leaves.tensor(outputBias))
 	return cost, leaves.all, err
 }
@@ -162,26 +168,13 @@ func (g *graph) series() []float32 {
 	return g.memory.embedded[:g.T*g.B*g.model.config.Inputs]
 }
 
-// newOutput makes the output layer's kernel.
-func (g *graph) newOutput() compute.Output {
-	c := g.model.config
-	s := compute.OutputShape{N: g.T * g.B, H: c.outputWidth(), V: c.Vocab,
-		Smoothing: float32(c.LabelSmoothing)}
-	if c.Inputs > 0 {
-		return compute.NewSquares(g.model.dev, s, g.model.series.negated)
-	}
-	return g.model.dev.NewOutput(s)
-}
-
 // load sets the input of the next pass: in's steps from first on.
 func (g *graph) load(in SegmentInput, first int) {
 	c, at, n := g.model.config, first*g.B, g.T*g.B
 	copy(g.ids, in.Inputs[at:at+n])
 	copy(g.output.targets, in.Targets[at:at+n])
 	g.output.scale, g.passScale = in.Scale, in.Scale
-	if q, ok := g.output.kernel.(*compute.Squares); ok {
-		q.Load(g.output.targets)
-	}
+	loadTargets(g.output.kernel, g.output.targets)
 	if c.Inputs > 0 { // not an operator, since it has no gradient
 		g.model.dev.Embed(g.series(), g.weights.embedding, g.ids)
 	}

@@ -105,8 +105,10 @@ func (l *layouter) perceptron(name string, layers, inputs, width int) {
 // gradients in this order, so the finished part is always a prefix. Every view is padded to 64
 // bytes with floats that stay zero. c must be valid.
 //
-//	output.weight      [V, H]     absent when tied
-//	output.bias        [V]
+//	output.tail.{i}.1.weight [V_i, H_i] for i from the last tail to 0; with Cutoffs, whose K tails
+//	output.tail.{i}.0.weight [H_i, H]   have V_i tokens each: see compute.AdaptiveParts
+//	output.weight      [V, H]     absent when tied; with Cutoffs [Cutoffs[0]+K, H]
+//	output.bias        [V]        with Cutoffs [Cutoffs[0]+K]
 //	projection.weight  [E, H]     when tied and E != H
 //	deep_output.{i}.weight [H, H] for i from the last to 0; with DeepOutput
 //	deep_output.{i}.bias   [H]
@@ -126,10 +128,7 @@ func (l *layouter) perceptron(name string, layers, inputs, width int) {
 //	embedding.weight   [V, E]     absent when one-hot; the output layer's too when tied
 func Layout(c Config) []View {
 	var l layouter
-	if !c.TieWeights {
-		l.add(roleOutput, outputWeight, c.Vocab, c.Hidden)
-	}
-	l.add(roleOutputBias, outputBias, c.Vocab)
+	layoutOutput(c, &l)
 	if c.projects() {
 		l.add(roleProjection, projectionWeight, c.Embed, c.Hidden)
 	}

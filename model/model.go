@@ -59,14 +59,15 @@ type weights struct {
 	deepInput  []compute.Linear           // from the first to the last, or nil
 	deepOutput []compute.Linear           // likewise
 	projection []float32                  // [E, H], or nil
-	output     []float32                  // [V, outputWidth]
-	bias       []float32                  // [V]
+	output     []float32                  // [V, outputWidth], or with Cutoffs all matrices
+	bias       []float32                  // [V], or with Cutoffs that of the head
 }
 
 // weights returns the views of the parameters.
 func (m *Model) weights() weights {
 	c := m.config
-	w := weights{output: m.view(c.outputWeights(), m.params), bias: m.view(outputBias, m.params)}
+	begin, end := outputSpan(c, m.views)
+	w := weights{output: m.params[begin:end:end], bias: m.view(outputBias, m.params)}
 	if c.Embed > 0 {
 		w.embedding = m.view(embeddingWeight, m.params)
 	}

@@ -116,6 +116,8 @@ func shapes() map[string]Config {
 		c.SkipThroughTime, c.Skip, c.LayerNorm, c.DeepTransition = 4, true, true, 1
 		all[cell.String()+"/2/deep-through-time"] = c
 		all[cell.String()+"/2/regularised"] = regularised(cell)
+		all[cell.String()+"/2/adaptive"] = Config{Cell: cell, Vocab: 9, Embed: 4, Hidden: 5,
+			Layers: 2, Seed: 7, Dropout: 0.4, Cutoffs: []int{2, 5}}
 	}
 	return all
 }

@@ -266,7 +266,8 @@ func (p *projection) differentiate(in gorgonia.Nodes, y, dy *gorgonia.Node) (gor
 
 // crossEntropy is the output layer. It computes scale times the sum, over rows whose target is not
 // negative, of -log softmax(x W^T + b)[target]; x: [T, B, H], W: [V, H], b: [V]. The kernel
-// computes the gradients together with the loss. A compute.Squares as kernel has its own loss.
+// computes the gradients together with the loss. A compute.Squares as kernel has its own loss, and
+// a compute.Adaptive all its matrices as W.
 type crossEntropy struct {
 	dev     compute.Device
 	kernel  compute.Output
@@ -282,12 +283,13 @@ type crossEntropy struct {
 	done    func()       // called when gw and gb have been queued
 }
 
-func newCrossEntropy(kernel compute.Output, dev compute.Device, gw, gb []float32,
+// newCrossEntropy makes the output layer. shape is that of W's node.
+func newCrossEntropy(kernel compute.Output, dev compute.Device, shape []int, gw, gb []float32,
 	dx *buffer) *crossEntropy {
-	s, v := dx.value.Shape(), len(gb) // [T, B, H]
+	s := dx.value.Shape() // [T, B, H]
 	n := s[0] * s[1]
-	return &crossEntropy{dev: dev, kernel: kernel, gw: gw, gb: gb, dw: dense(gw, v, s[2]),
-		db: dense(gb, v), dx: dx, targets: make([]int32, n)}
+	return &crossEntropy{dev: dev, kernel: kernel, gw: gw, gb: gb, dw: dense(gw, shape...),
+		db: dense(gb, len(gb)), dx: dx, targets: make([]int32, n)}
 }
 
 func (c *crossEntropy) apply(x, w, b *gorgonia.Node) (*gorgonia.Node, error) {

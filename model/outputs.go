@@ -10,7 +10,8 @@ import (
 func (m *Model) OutputWidth() int { return m.config.outputWidth() }
 
 // Outputs advances the state over inputs [T, B] like Advance, and copies the output layer's input,
-// [T, B, W], and its logits, [T, B, V], to host memory. It is not for a series.
+// [T, B, W], and its logits, [T, B, V], to host memory. With Cutoffs these are the logarithms of
+// probabilities. It is not for a series.
 func (e *Evaluator) Outputs(inputs []int32, hidden, logits []float32) (err error) {
 	m, n := e.model, e.T*e.B
 	W, V := m.config.outputWidth(), m.config.Vocab
@@ -22,8 +23,8 @@ func (e *Evaluator) Outputs(inputs []int32, hidden, logits []float32) (err error
 		return err
 	}
 	defer compute.Catch(&err)
-	if e.logits == nil {
-		e.logits = m.dev.Alloc(e.chunk.n * V)
+	if e.logits.model == nil {
+		e.logits.allocate(m, e.chunk.n)
 	}
 	for first := 0; first < n; {
 		r := e.chunk
@@ -32,11 +33,9 @@ func (e *Evaluator) Outputs(inputs []int32, hidden, logits []float32) (err error
 		}
 		copy(r.ids, inputs[first:])
 		x := r.run(r.ids, e.state)
-		y := e.logits[:r.n*V]
-		m.dev.Gemm(false, true, r.n, V, W, 1, x, r.weights.output, 0, y)
-		m.dev.AddBias(y, r.weights.bias)
+		e.logits.compute(x, r.n)
 		m.dev.Download(hidden[first*W:][:r.n*W], x)
-		m.dev.Download(logits[first*V:][:r.n*V], y)
+		e.logits.download(logits[first*V:][:r.n*V], r.n)
 		first += r.n
 	}
 	return nil

@@ -54,8 +54,11 @@ func (c Config) parts(T int) []int {
 func (c Config) kernelSize(on compute.Sizer, T, B int, inference bool) compute.Size {
 	shape := compute.OutputShape{N: T * B, H: c.outputWidth(), V: c.Vocab}
 	size := on.OutputSize(shape)
-	if c.Inputs > 0 {
+	switch {
+	case c.Inputs > 0:
 		size = compute.SquaresSize(on, shape)
+	case len(c.Cutoffs) > 0:
+		size = compute.AdaptiveSize(on, T*B, compute.AdaptiveParts(c.Cutoffs, c.Hidden, c.Vocab))
 	}
 	for k := range c.Layers {
 		ids := k == 0 && c.rowWidth() == 0

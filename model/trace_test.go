@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"rondo/compute"
@@ -13,8 +14,8 @@ import (
 // tolerance of the comparison with PyTorch: largest difference over largest magnitude.
 const traceTolerance = 1e-4
 
-// trace is a file written by compute/testdata/trace.py, or by testdata/dropout.py, which adds
-// fields. These scripts document the contents.
+// trace is a file written by compute/testdata/trace.py, or by testdata/dropout.py or adaptive.py,
+// which add fields. These scripts document the contents.
 type trace struct {
 	Cell         string
 	T, B, V, H   int
@@ -31,6 +32,9 @@ type trace struct {
 	WeightDrop    float64  `json:"weight_drop"`
 	ActivationL2  float64  `json:"activation_l2"`
 	TemporalL2    float64  `json:"temporal_l2"`
+
+	Cutoffs []int
+	LogP    [][]float64
 
 	Seed         uint64
 	Lanes        []int
@@ -59,6 +63,10 @@ func TestPyTorchTrace(t *testing.T) { checkTraces(t, "../compute/testdata/*.json
 // output, of words and of recurrent weights, and with penalties on outputs. PyTorch received the
 // masks. The last layer's output agrees too.
 func TestPyTorchTraceOfDropout(t *testing.T) { checkTraces(t, "testdata/dropout-*.json", 13) }
+
+// TestPyTorchTraceOfAdaptive does the same with an adaptive softmax, and compares the probabilities
+// of all tokens.
+func TestPyTorchTraceOfAdaptive(t *testing.T) { checkTraces(t, "testdata/adaptive-*.json", 2) }
 
 func checkTraces(t *testing.T, pattern string, number int) {
 	forTraces(t, pattern, number, checkTrace)
@@ -117,8 +125,9 @@ func checkTrace(t *testing.T, file string) {
 		DropoutInput: want.DropoutInput, DropoutLocked: want.Locked, LayerNorm: want.Norm,
 		Skip: want.Skip, Seed: want.Seed, DropoutOutput: want.DropoutOutput,
 		DropoutWords: want.DropoutWords, WeightDrop: want.WeightDrop,
-		ActivationL2: want.ActivationL2, TemporalL2: want.TemporalL2})
+		ActivationL2: want.ActivationL2, TemporalL2: want.TemporalL2, Cutoffs: want.Cutoffs})
 	setTensors(t, m, want.Weights)
+	checkLogP(t, m, want)
 	rows := float32(want.T * want.B)
 	in := SegmentInput{Scale: 1 / rows, Lanes: want.Lanes}
 	for i := range want.IDs {
@@ -144,6 +153,34 @@ func checkTrace(t *testing.T, file string) {
 			LR: want.SGD.LR}, m.Params(), m.Gradients(), nil, nil)
 	}
 	compareTensors(t, "weight after SGD", m, m.Params(), want.SGD.WeightsAfter)
+}
+
+// checkLogP compares the output layer's logits, if the trace has them, in two evaluations: of all
+// steps and of fewer at a time.
+func checkLogP(t *testing.T, m *Model, want trace) {
+	for _, T := range []int{want.T, 1} {
+		if want.LogP == nil {
+			return
+		}
+		e, err := m.NewEvaluator(T, want.B)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		row := 0
+		for first := 0; first < want.T; first += T {
+			inputs := slices.Concat(want.IDs[first : first+T]...)
+			hidden, got := make([]float32, len(inputs)*want.H), make([]float32, len(inputs)*want.V)
+			if err := e.Outputs(inputs, hidden, got); err != nil {
+				t.Fatal(err)
+			}
+			for ; len(got) > 0; got, row = got[want.V:], row+1 {
+				if e := relative(got[:want.V], want.LogP[row]); e > traceTolerance {
+					t.Errorf("log probabilities of row %d: relative error %.2g", row, e)
+				}
+			}
+		}
+	}
 }
 
 func compareTensors(t *testing.T, what string, m network, flat []float32,

@@ -312,11 +312,34 @@ func (w twin) logSoftmax(x []float64, target int) float64 {
 		}
 		x = p
 	}
-	z, sum := make([]float64, w.c.Vocab), 0.0
-	for v := range z {
-		z[v] = row(w.outputs, v, x) + w.biasOut[v]
+	logp, end := 0.0, w.c.Vocab
+	for i, first := range slices.Backward(w.c.Cutoffs) {
+		if target >= first && target < end {
+			tail := fmt.Sprintf("output.tail.%d.", i)
+			y := products(w.view(tail+"0.weight"), x)
+			logp = logSoftmaxOf(products(w.view(tail+"1.weight"), y), target-first)
+			target = w.c.Cutoffs[0] + i
+			break
+		}
+		end = first
 	}
-	largest := slices.Max(z) // logits of rnn-relu may be large
+	z := products(w.outputs, x)
+	for v := range z {
+		z[v] += w.biasOut[v]
+	}
+	return logp + logSoftmaxOf(z, target)
+}
+
+// products is the product of a matrix and x.
+func products(matrix, x []float64) (y []float64) {
+	for i := range len(matrix) / len(x) {
+		y = append(y, row(matrix, i, x))
+	}
+	return y
+}
+
+func logSoftmaxOf(z []float64, target int) float64 {
+	sum, largest := 0.0, slices.Max(z) // logits of rnn-relu may be large
 	for _, v := range z {
 		sum += math.Exp(v - largest)
 	}

@@ -36,7 +36,8 @@ func (d *Device) NewOutput(s compute.OutputShape) compute.Output {
 
 func (d *Device) newOutput(s compute.OutputShape, rows int) *output {
 	h := d.backend.newHead(s, rows)
-	return &output{shape: s, most: s.N, head: h, workspace: d.workspace(d.config.headBytes(s, rows))}
+	return &output{shape: s, most: s.N, head: h,
+		workspace: d.workspace(d.config.headBytes(s, rows))}
 }
 
 // outputRows is the number of rows whose logits are kept at once, in chunks of about one size; or

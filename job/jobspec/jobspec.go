@@ -102,6 +102,9 @@ func validateModel(spec *rondov1.JobSpec) error {
 		return usagef("--tie-weights needs an embedding: set --embed, for example --embed %d",
 			spec.Hidden)
 	}
+	if err := validateAdaptive(spec); err != nil {
+		return err
+	}
 	if can := compute.ForgetCellNames(); spec.ForgetBias != 0 && !slices.Contains(can, spec.Cell) {
 		return usagef("--forget-bias is for --cell %s, and the cell is %s",
 			strings.Join(can, " or "), spec.Cell)
@@ -143,6 +146,19 @@ func validateModel(spec *rondov1.JobSpec) error {
 	}
 	if spec.IKnow && !spec.Bidirectional {
 		return usagef("--i-know is for --bidirectional: give it, or leave --i-know out")
+	}
+	return nil
+}
+
+// validateAdaptive checks a job with an adaptive softmax.
+func validateAdaptive(spec *rondov1.JobSpec) error {
+	if _, err := compute.ParseCutoffs(spec.AdaptiveSoftmax); err != nil {
+		return usagef("--adaptive-softmax %v", err)
+	}
+	if spec.AdaptiveSoftmax != "" && (spec.TieWeights || spec.LabelSmoothing > 0 ||
+		spec.Bidirectional) {
+		return usagef("--adaptive-softmax goes without --tie-weights, --label-smoothing and " +
+			"--bidirectional: leave them out")
 	}
 	return nil
 }
@@ -330,7 +346,8 @@ func lasting(spec *rondov1.JobSpec) *rondov1.JobSpec {
 		MinFrequency: spec.MinFrequency, MaxTokens: spec.MaxTokens,
 		ValidationFraction: spec.ValidationFraction,
 		Cell:               spec.Cell, Hidden: spec.Hidden, Layers: spec.Layers, Embed: spec.Embed,
-		TieWeights: spec.TieWeights, Optimizer: spec.Optimizer,
+		TieWeights: spec.TieWeights, AdaptiveSoftmax: spec.AdaptiveSoftmax,
+		Optimizer:      spec.Optimizer,
 		HiddenBackward: spec.HiddenBackward,
 		LayerNorm:      spec.LayerNorm, SkipConnections: spec.SkipConnections,
 		DeepInput: spec.DeepInput, DeepTransition: spec.DeepTransition, DeepOutput: spec.DeepOutput,

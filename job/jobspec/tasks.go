@@ -32,7 +32,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.NGram}
 	case "states", "pseudo_count":
 		return []string{task.HMM}
-	case "tie_weights", "sparse_rows", "i_know":
+	case "tie_weights", "adaptive_softmax", "sparse_rows", "i_know":
 		return []string{task.LM}
 	case "sample_every", "sample_prefix", "sample_tokens", "sample_temperature":
 		return []string{task.LM, task.NGram, task.HMM, task.MLP}
