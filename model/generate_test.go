@@ -3,13 +3,14 @@ package model
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"rondo/compute"
 )
@@ -246,27 +247,42 @@ func TestGenerateTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkGenerate measures a step of several texts beside a step of one.
+// BenchmarkGenerate measures a step of several texts beside a step of one, and beside the bound that
+// memory sets: how long the device takes to read the parameters once, by SumSquares.
 func BenchmarkGenerate(b *testing.B) {
-	m := newModel(b, Config{Cell: compute.LSTM, Vocab: 100, Hidden: 512, Layers: 2, Seed: 1})
-	for _, lanes := range []int{1, 8, 64} {
-		b.Run(strconv.Itoa(lanes), func(b *testing.B) {
-			g, err := m.NewGenerator(lanes)
+	for _, hidden := range []int{256, 512, 1024, 2048} {
+		m := newModel(b, Config{Cell: compute.LSTM, Vocab: 100, Hidden: hidden, Layers: 2, Seed: 1})
+		for _, lanes := range []int{1, 8, 64} {
+			b.Run(fmt.Sprintf("H%d/%d", hidden, lanes), func(b *testing.B) {
+				benchmarkGenerate(b, m, lanes)
+			})
+		}
+	}
+}
+
+func benchmarkGenerate(b *testing.B, m *Model, lanes int) {
+	g, err := m.NewGenerator(lanes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer g.Close()
+	var group sync.WaitGroup
+	for range lanes {
+		group.Go(func() {
+			_, err := g.Generate(b.Context(), []int32{1}, b.N, Sampling{Greedy: true})
 			if err != nil {
-				b.Fatal(err)
+				b.Error(err)
 			}
-			defer g.Close()
-			var group sync.WaitGroup
-			for range lanes {
-				group.Go(func() {
-					_, err := g.Generate(b.Context(), []int32{1}, b.N, Sampling{Greedy: true})
-					if err != nil {
-						b.Error(err)
-					}
-				})
-			}
-			group.Wait()
-			b.ReportMetric(float64(lanes*b.N)/b.Elapsed().Seconds(), "tokens/s")
 		})
 	}
+	group.Wait()
+	step := b.Elapsed().Seconds() / float64(b.N)
+	b.StopTimer()
+	const reads = 10
+	begin := time.Now()
+	for range reads {
+		m.Device().SumSquares(m.Params())
+	}
+	b.ReportMetric(float64(lanes)/step, "tokens/s")
+	b.ReportMetric(time.Since(begin).Seconds()/reads/step, "of-reading")
 }
