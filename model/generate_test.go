@@ -247,11 +247,12 @@ func TestGenerateTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkGenerate measures a step of several texts beside a step of one, and beside the bound that
-// memory sets: how long the device takes to read the parameters once, by SumSquares.
+// BenchmarkGenerate measures a step of several texts beside a step of one, and beside the bound
+// that memory sets: how long the device takes to read the parameters once, by SumSquares.
 func BenchmarkGenerate(b *testing.B) {
 	for _, hidden := range []int{256, 512, 1024, 2048} {
-		m := newModel(b, Config{Cell: compute.LSTM, Vocab: 100, Hidden: hidden, Layers: 2, Seed: 1})
+		m := newModel(b, Config{Cell: compute.LSTM, Vocab: 100, Hidden: hidden, Layers: 2,
+			Seed: 1})
 		for _, lanes := range []int{1, 8, 64} {
 			b.Run(fmt.Sprintf("H%d/%d", hidden, lanes), func(b *testing.B) {
 				benchmarkGenerate(b, m, lanes)

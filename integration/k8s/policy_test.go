@@ -16,12 +16,12 @@ const policyVariable = "RONDO_K8S_POLICIES"
 const connects = `timeout 2 bash -c "exec 3<>/dev/tcp/$0/$1" 2>/dev/null && echo open || echo shut`
 
 // TestPolicies: where NetworkPolicies are enforced a job trains, answers `rondo status`, is scaled
-// and ends as elsewhere, and another node connects to no port of its pods.
+// and deleted as elsewhere, and another node connects to no port of its pods.
 func TestPolicies(t *testing.T) {
 	c := connect(t)
 	if os.Getenv(policyVariable) == "" {
-		t.Skip(policyVariable + " is not set: the cluster's network may enforce no NetworkPolicy; " +
-			"see integration/k8s/README.md")
+		t.Skip(policyVariable + " is not set: the cluster's network may enforce no " +
+			"NetworkPolicy; see integration/k8s/README.md")
 	}
 	exec := c.cut(t)
 	n := c.namespace(t, "policies")
@@ -83,10 +83,7 @@ func TestPolicies(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	trains(4)
-	if out, err := j.tell("stop"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if out, err := j.tell("delete"); err != nil {
+	if out, err := j.tell("delete", "--force"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }
