@@ -2,9 +2,9 @@
 
 The network and its training are those of the recipe (Zaremba, Sutskever and Vinyals 2014,
 arXiv:1409.2329, non-regularized LSTM): embedding, LSTM of two layers of 200, linear layer, initial
-weights uniform in +-0.1, SGD on the mean loss of segments of 20 tokens of 20 lanes whose states are
-carried on, gradients clipped to norm 0.25, a rate of 20 that halves after each epoch from --hold on.
-Tokens are words, and <eos> at the end of each line. Unknown words of the validation text are <unk>.
+weights uniform in +-0.1, SGD on the mean loss of segments of 20 tokens of 20 lanes whose states
+are carried on, gradients clipped to norm 0.25, a rate of 20 that halves after each epoch from
+--hold on. Tokens are words, and <eos> at the end of each line. Unknown words are <unk>.
 
   torch_words.py --threads 2 --epochs 13 --hold 4 TRAIN VALID
 """
