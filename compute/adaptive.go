@@ -22,7 +22,7 @@ type Adaptive struct {
 	dev     Device
 	n, h    int // N, H
 	head    Tensor
-	words   int // n
+	common  int // n: tokens in the head
 	tails   []*adaptiveTail
 	targets []int32   // [N]: the head's
 	x, dx   []float32 // [N, H]: a tail's rows; nil: it computes all
@@ -88,7 +88,7 @@ func AdaptiveParts(cutoffs []int, H, V int) (parts []Tensor) {
 func NewAdaptive(dev Device, N int, parts []Tensor) *Adaptive {
 	last := len(parts) - 1
 	a := &Adaptive{dev: dev, n: N, h: parts[last].Shape[1], head: parts[last],
-		words: parts[last].Shape[0] - last/2, targets: make([]int32, N)}
+		common: parts[last].Shape[0] - last/2, targets: make([]int32, N)}
 	made := false
 	defer func() {
 		if !made { // no memory for a part
@@ -96,7 +96,7 @@ func NewAdaptive(dev Device, N int, parts []Tensor) *Adaptive {
 		}
 	}()
 	a.Output = dev.NewOutput(OutputShape{N: N, H: a.h, V: a.head.Shape[0]})
-	first := a.words
+	first := a.common
 	for i := last - 2; i >= 0; i -= 2 {
 		t := &adaptiveTail{weight: parts[i], project: parts[i+1], first: first,
 			width: parts[i].Shape[1]}
@@ -142,7 +142,7 @@ func (a *Adaptive) Load(targets []int32) {
 			within := target - int32(t.first)
 			mine := within >= 0 && within < int32(t.weight.Shape[0])
 			if mine {
-				a.targets[row] = int32(a.words + i)
+				a.targets[row] = int32(a.common + i)
 				t.rows = append(t.rows, int32(row))
 			}
 			switch {

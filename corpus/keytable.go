@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"unsafe"
 )
@@ -16,13 +17,15 @@ const (
 )
 
 // keyTable has a number for each key. Short keys lie in the table itself, so that a look-up touches
-// one or two lines of memory.
+// one or two lines of memory. The hash is drawn for each table, so that no text can be made whose
+// keys collide.
 type keyTable[N int32 | int64] struct {
-	slots []slot[N] // a power of two; a key is at place() or after it
-	short int       // keys in slots, at most three quarters of them
-	long  map[string]int
-	rest  []N // numbers of long keys
-	bytes int // of long keys
+	slots       []slot[N] // a power of two; a key is at its home or after it
+	multipliers [2]uint64 // of the hash; odd
+	short       int       // keys in slots, at most three quarters of them
+	long        map[string]int
+	longNumbers []N
+	longBytes   int
 }
 
 type slot[N int32 | int64] struct {
@@ -34,22 +37,25 @@ const longKeyOverhead = 64 // approximate bytes of a long key beside the key its
 
 // size is the table's memory in bytes.
 func (t *keyTable[N]) size() int {
-	return len(t.slots)*int(unsafe.Sizeof(slot[N]{})) + t.bytes
+	return len(t.slots)*int(unsafe.Sizeof(slot[N]{})) + t.longBytes
 }
 
 // len is the number of keys.
-func (t *keyTable[N]) len() int { return t.short + len(t.rest) }
+func (t *keyTable[N]) len() int { return t.short + len(t.longNumbers) }
 
 // room is the number of short keys that fit before the table must grow.
 func (t *keyTable[N]) room() int { return len(t.slots)/4*3 - t.short }
 
 // grown is the size after growing.
 func (t *keyTable[N]) grown() int {
-	return max(2*len(t.slots), leastSlots)*int(unsafe.Sizeof(slot[N]{})) + t.bytes
+	return max(2*len(t.slots), leastSlots)*int(unsafe.Sizeof(slot[N]{})) + t.longBytes
 }
 
 // grow doubles the slots.
 func (t *keyTable[N]) grow() {
+	if t.multipliers == [2]uint64{} {
+		t.multipliers = [2]uint64{rand.Uint64() | 1, rand.Uint64() | 1}
+	}
 	old := t.slots
 	t.slots = make([]slot[N], max(2*len(old), leastSlots))
 	for _, s := range old {
@@ -59,10 +65,16 @@ func (t *keyTable[N]) grow() {
 	}
 }
 
+// home is where a key belongs: multiply-shift hashing of two words (Dietzfelbinger et al. 1997).
+func (t *keyTable[N]) home(key shortKey) uint64 {
+	hash := key[0]*t.multipliers[0] + key[1]*t.multipliers[1]
+	return hash >> bits.LeadingZeros64(uint64(len(t.slots)-1))
+}
+
 // slot returns the slot of a key, which is empty if the key is missing.
 func (t *keyTable[N]) slot(key shortKey) *slot[N] {
 	last := uint64(len(t.slots) - 1)
-	for i := key.hash() >> bits.LeadingZeros64(last); ; i++ {
+	for i := t.home(key); ; i++ {
 		if s := &t.slots[i&last]; s.key == key || s.key == (shortKey{}) {
 			return s
 		}
@@ -84,15 +96,15 @@ func (t *keyTable[N]) add(keys []shortKey, n N) {
 // addLong adds n to the number of a long key. The caller may reuse key.
 func (t *keyTable[N]) addLong(key []byte, n N) {
 	if i, ok := t.long[string(key)]; ok {
-		t.rest[i] += n
+		t.longNumbers[i] += n
 		return
 	}
 	if t.long == nil {
 		t.long = map[string]int{}
 	}
-	t.long[string(key)] = len(t.rest)
-	t.rest = append(t.rest, n)
-	t.bytes += len(key) + longKeyOverhead
+	t.long[string(key)] = len(t.longNumbers)
+	t.longNumbers = append(t.longNumbers, n)
+	t.longBytes += len(key) + longKeyOverhead
 }
 
 // put sets the number of a key that is missing.
@@ -116,7 +128,7 @@ func (t *keyTable[N]) find(key []byte) (n N, ok bool) {
 		if !ok {
 			return 0, false
 		}
-		return t.rest[i], true
+		return t.longNumbers[i], true
 	}
 	if len(t.slots) == 0 {
 		return 0, false
@@ -137,7 +149,7 @@ func (t *keyTable[N]) numbers(to []N, keys []shortKey) []N {
 func (t *keyTable[N]) clear() {
 	clear(t.slots)
 	clear(t.long)
-	t.short, t.rest, t.bytes = 0, t.rest[:0], 0
+	t.short, t.longNumbers, t.longBytes = 0, t.longNumbers[:0], 0
 }
 
 // sorted yields the keys and their numbers, in the order of the keys' bytes. A key is valid until
@@ -158,7 +170,7 @@ func (t *keyTable[N]) sorted(yield func(key []byte, n N) error) error {
 			key = short[0].key.word(&memory)
 		}
 		if len(short) == 0 || len(long) > 0 && bytes.Compare(key, []byte(long[0])) > 0 {
-			if err := yield([]byte(long[0]), t.rest[t.long[long[0]]]); err != nil {
+			if err := yield([]byte(long[0]), t.longNumbers[t.long[long[0]]]); err != nil {
 				return err
 			}
 			long = long[1:]
@@ -195,11 +207,6 @@ func shortKeyOf(key []byte) (short shortKey) {
 	}
 	short[1] |= uint64(n) << 56
 	return short
-}
-
-// hash is the key's hash, whose upper bits are the best.
-func (k shortKey) hash() uint64 {
-	return (k[0] ^ k[1]*0xBF58476D1CE4E5B9) * 0x9E3779B97F4A7C15
 }
 
 // compare orders keys by their bytes.

@@ -3,6 +3,7 @@ package model
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"rondo/compute"
 )
@@ -116,27 +117,20 @@ func (l *logits) allocate(m *Model, N int) {
 			l.close()
 		}
 	}()
-	l.allocateParts(m, N)
+	most := find(m.views, outputBias).Len
+	l.all = m.dev.Alloc(N * most)
+	if len(m.config.Cutoffs) > 0 {
+		for pair := range slices.Chunk(m.views[:index(m.views, outputWeight)], 2) {
+			w, p := pair[0], pair[1]
+			l.tails = append(l.tails, logitTail{weight: w.of(m.params), project: p.of(m.params),
+				width: p.Shape[0], tokens: w.Shape[0]})
+			last := &l.tails[len(l.tails)-1]
+			last.y, last.z = m.dev.Alloc(N*last.width), m.dev.Alloc(N*last.tokens)
+			most = max(most, last.tokens)
+		}
+		l.host = make([]float32, N*most)
+	}
 	made = true
-}
-
-func (l *logits) allocateParts(m *Model, N int) {
-	rows := find(m.views, outputBias).Len
-	l.all = m.dev.Alloc(N * rows)
-	if len(m.config.Cutoffs) == 0 {
-		return
-	}
-	most, views := rows, m.views[:index(m.views, outputWeight)]
-	for i := 0; i < len(views); i += 2 {
-		w, p := views[i], views[i+1]
-		t := logitTail{weight: w.of(m.params), project: p.of(m.params), width: p.Shape[0],
-			tokens: w.Shape[0]}
-		l.tails = append(l.tails, t)
-		last := &l.tails[len(l.tails)-1]
-		last.y, last.z = m.dev.Alloc(N*t.width), m.dev.Alloc(N*t.tokens)
-		most = max(most, t.tokens)
-	}
-	l.host = make([]float32, N*most)
 }
 
 // compute queues the logits of n rows x: [n, W].

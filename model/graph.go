@@ -149,16 +149,12 @@ func (g *graph) build(nodes *gorgonia.ExprGraph) (cost *gorgonia.Node, weights g
 	}
 	// A tied embedding has a second node here. With a single node Gorgonia would add the two
 	// gradients, but they share memory, and the embedding's operator has already added them.
-	weight, bias := find(m.views, c.outputWeights()), find(m.views, outputBias)
+	bias := find(m.views, outputBias)
 	begin, end := outputSpan(c, m.views)
-	shape := weight.Shape
-	if len(c.Cutoffs) > 0 {
-		shape = []int{end - begin}
-	}
-	g.output = newCrossEntropy(m.newOutput(g.T*g.B, c.LabelSmoothing), m.dev, shape,
+	g.output = newCrossEntropy(m.newOutput(g.T*g.B, c.LabelSmoothing), m.dev,
 		g.gradient(begin, end), g.gradientOf(bias), dx)
 	g.output.done = g.finishing(bias)
-	w := leaves.add(leaf(nodes, "output:"+weight.Name, m.params[begin:end:end], shape...))
+	w := leaves.part("output:"+c.outputWeights(), begin, end)
 	cost, err = g.output.apply(x, w, leaves.tensor(outputBias))
 	return cost, leaves.all, err
 }

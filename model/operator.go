@@ -233,9 +233,10 @@ func (w *leaves) crossEntropy(x *gorgonia.Node, dx *buffer, smoothing float64, t
 	s := dx.value.Shape() // [T, B, W]
 	kernel := w.dev.NewOutput(compute.OutputShape{N: s[0] * s[1], H: s[2], V: bias.Len,
 		Smoothing: float32(smoothing)})
-	c := newCrossEntropy(kernel, w.dev, weight.Shape, weight.of(w.grads), bias.of(w.grads), dx)
+	c := newCrossEntropy(kernel, w.dev, weight.of(w.grads), bias.of(w.grads), dx)
 	c.done = t.finishing(bias)
-	cost, err := c.apply(x, w.tensor(outputWeight), w.tensor(outputBias))
+	cost, err := c.apply(x, w.part(outputWeight, weight.Offset, weight.Offset+weight.Len),
+		w.tensor(outputBias))
 	return c, cost, err
 }
 

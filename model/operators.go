@@ -283,12 +283,12 @@ type crossEntropy struct {
 	done    func()       // called when gw and gb have been queued
 }
 
-// newCrossEntropy makes the output layer. shape is that of W's node.
-func newCrossEntropy(kernel compute.Output, dev compute.Device, shape []int, gw, gb []float32,
+// newCrossEntropy makes the output layer. The nodes of W and b are vectors.
+func newCrossEntropy(kernel compute.Output, dev compute.Device, gw, gb []float32,
 	dx *buffer) *crossEntropy {
 	s := dx.value.Shape() // [T, B, H]
 	n := s[0] * s[1]
-	return &crossEntropy{dev: dev, kernel: kernel, gw: gw, gb: gb, dw: dense(gw, shape...),
+	return &crossEntropy{dev: dev, kernel: kernel, gw: gw, gb: gb, dw: dense(gw, len(gw)),
 		db: dense(gb, len(gb)), dx: dx, targets: make([]int32, n)}
 }
 
