@@ -15,8 +15,8 @@ import (
 //	p(v) = softmax(x W^T + b)[n+i] softmax(x P_i^T W_i^T)[v-first_i]  a token of tail i
 //
 // W: [n+K, H], b: [n+K], P_i: [H_i, H], W_i: [V_i, H_i]. As an Output, its w has all of these
-// matrices. It is made of a device's other operations. A device whose Output is a RowLimiter
-// computes a tail for those rows alone whose targets are there.
+// matrices. It is made of a device's other operations. If the device's Output is a RowLimiter, a
+// tail is computed only for the rows whose targets are in it; else for all rows.
 type Adaptive struct {
 	Output  // the head
 	dev     Device
@@ -25,7 +25,7 @@ type Adaptive struct {
 	common  int // n: tokens in the head
 	tails   []*adaptiveTail
 	targets []int32   // [N]: the head's
-	x, dx   []float32 // [N, H]: a tail's rows; nil: it computes all
+	x, dx   []float32 // [N, H]: a tail's rows and their gradient; nil: all rows are computed
 }
 
 // RowLimiter is an Output that can compute fewer rows than its shape has.
@@ -35,14 +35,14 @@ type RowLimiter interface {
 	LimitRows(n int)
 }
 
-// adaptiveTail is a tail, and its part of a pass.
+// adaptiveTail is a tail and its workspace.
 type adaptiveTail struct {
 	Output
-	project, weight Tensor // P and W, in Adaptive's w
-	first           int    // its first token
-	width           int    // H_i
-	rows            []int32
-	targets         []int32   // of these rows; or [N], with -1 where a row is not the tail's
+	project, weight Tensor    // P and W, in Adaptive's w
+	first           int       // its first token
+	width           int       // H_i
+	rows            []int32   // of x, whose targets are in the tail
+	targets         []int32   // of rows; or of all rows, with -1 for those of other tails
 	y, dy           []float32 // [N, H_i]
 }
 

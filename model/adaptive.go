@@ -163,14 +163,14 @@ func (l *logits) download(dst []float32, n int) {
 			do(row, host[row*width:][:width])
 		}
 	}
-	words, tails := l.model.config.Cutoffs[0], len(l.tails)
-	rows(l.all, words+tails, func(row int, logp []float32) {
+	common, tails := l.model.config.Cutoffs[0], len(l.tails)
+	rows(l.all, common+tails, func(row int, logp []float32) {
 		out := dst[row*V:][:V]
-		copy(out, logp[:words])
+		copy(out, logp[:common])
 		end := V
 		for i, t := range l.tails {
 			for v := end - t.tokens; v < end; v++ {
-				out[v] = logp[words+tails-1-i] // of the tail's symbol
+				out[v] = logp[common+tails-1-i] // of the tail's symbol
 			}
 			end -= t.tokens
 		}

@@ -1502,7 +1502,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa1\xc6\x01\n" +
+	"\x04_max\"\xa2\xc6\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
@@ -1666,9 +1666,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"Qtrain what is refused because it learns nothing of use: --task lm --bidirectionalR\x05iKnow\x12^\n" +
 	"\vtie_weights\x18\x19 \x01(\bB=\xaa\xbb\x189\n" +
 	"7use the embedding as the output weights (needs --embed)R\n" +
-	"tieWeights\x12\xa1\x02\n" +
-	"\x10adaptive_softmax\x18\xae\x03 \x01(\tB\xf4\x01\xaa\xbb\x18\xef\x01\n" +
-	"\xec\x01for a large vocabulary of words: the numbers of tokens at which the adaptive softmax cuts it, as 2000,10000; frequent tokens have the whole width of the output layer, each further part a fourth of the width before it (Grave et al. 2017)R\x0fadaptiveSoftmax\x12\xc2\x01\n" +
+	"tieWeights\x12\xa2\x02\n" +
+	"\x10adaptive_softmax\x18\xae\x03 \x01(\tB\xf5\x01\xaa\xbb\x18\xf0\x01\n" +
+	"\xed\x01adaptive softmax, for a large vocabulary of words: where its tails begin, as 2000,10000; the 2,000 most frequent tokens have the whole width of the output layer, the tokens of each tail a fourth of the width before it (Grave et al. 2017)R\x0fadaptiveSoftmax\x12\xc2\x01\n" +
 	"\x04init\x18\x1a \x01(\tB\xad\x01\xaa\xbb\x18\xa8\x01\n" +
 	"\x9c\x01initial weights: uniform (PyTorch's), xavier, orthogonal, normal:STD, identity (recurrent ones, for --cell rnn-relu), or spectral:RADIUS (of recurrent ones)\x12\auniformR\x04init\x12o\n" +
 	"\vforget_bias\x18\x1b \x01(\x01BN\xaa\xbb\x18J\n" +
