@@ -21,16 +21,17 @@ enum { TILE_ROWS = 4 }; // emulated bf16 needs more registers for the operands
 enum { TILE_VECTORS = 2, TILE_WIDTH = TILE_VECTORS * VW };
 
 // Units of depth that go through the tiles of a block of a weight's gradient at a time: both of
-// their operands and the block fit the first-level cache.
-enum { OUTER_STEPS = 64 };
+// their operands and the block fit half of the first-level cache with AVX2, where another thread of
+// the core may have the other half.
+enum { OUTER_STEPS = VW == 8 ? 32 : 64 };
 
 // Called on each thread before its products and after them, for the instruction sets that need it.
 INLINE void begin_products(void) {}
 INLINE void end_products(void) {}
 
 // Deeper products go through their panels by pieces of PRODUCT_BLOCKS, which with the piece of the
-// rows fit the first-level cache, and ask for the next piece.
-enum { FEW_BLOCKS = 8, PRODUCT_BLOCKS = 4 };
+// rows fit the first-level cache, or half of it with AVX2, and ask for the next piece.
+enum { FEW_BLOCKS = 8, PRODUCT_BLOCKS = VW == 8 ? 2 : 4 };
 
 // Memory that the next product reads. The product before it prefetches some lines of it into the
 // second-level cache at a time, so that they arrive before they are needed.
@@ -84,23 +85,30 @@ INLINE void product_tile(const int rows, float *restrict c, const operand *restr
     }
 }
 
+// How many of the rows go into the next tile. A last tile of one or two rows would have too few
+// sums to hide the latency of the additions, so the last two tiles share their rows.
+INLINE long next_rows(long rows)
+{
+    if (rows <= TILE_ROWS)
+        return rows;
+    return rows - TILE_ROWS <= 2 ? (rows + 1) / 2 : TILE_ROWS;
+}
+
 // The same for any number of rows.
 static void product_piece(long rows, float *restrict c, const operand *restrict a, long a_block,
                           long blocks, const operand *restrict panel, struct ahead ahead)
 {
-    long r = 0;
-    for (; r + TILE_ROWS <= rows; r += TILE_ROWS)
-        product_tile(TILE_ROWS, c + r * BLOCK, a + r * BLOCK, a_block, blocks, panel, &ahead);
-    c += r * BLOCK;
-    a += r * BLOCK;
-    switch (rows - r) {
-#define REST(n)                                                    \
+    for (long n; rows > 0; rows -= n, c += n * BLOCK, a += n * BLOCK) {
+        n = next_rows(rows);
+        switch (n) {
+#define TILE(n)                                                    \
     case n:                                                        \
-        if (n < TILE_ROWS)                                         \
+        if (n <= TILE_ROWS)                                        \
             product_tile(n, c, a, a_block, blocks, panel, &ahead); \
         break;
-        REST(1) REST(2) REST(3) REST(4) REST(5) REST(6) REST(7)
-#undef REST
+            TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6) TILE(7) TILE(8)
+#undef TILE
+        }
     }
 }
 
