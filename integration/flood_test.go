@@ -229,10 +229,12 @@ func TestRingUnderStrangers(t *testing.T) {
 		idle, lasts = 10_000, time.Minute
 		if os.Getenv(longVariable) != "" {
 			lasts = 10 * time.Minute
+			flags = append(flags, "--steps", "20000")
 		}
 		flags = append(flags, "--inject", "delay rank=* for=150ms phase=forward times=0")
 	}
-	r := newRig(t, rigConfig{workers: 2, flags: flags})
+	r := newRig(t, rigConfig{workers: 2, flags: flags,
+		allow: allowance{limit: lasts + runTimeout}})
 	r.untilMore(20)
 	calm, first := time.Now(), r.untilMore(1).number("step")
 	calmSteps := r.untilMore(20).number("step") - first + 1

@@ -2,12 +2,13 @@
 # Installs the Debian or Ubuntu packages that a build needs and this machine lacks, and says so
 # before it does.
 #
-#   deps.sh [check|test]
+#   deps.sh [check|test|arm64]
 #
 # Without an argument: a C compiler. Where it cannot be installed the build still works, in pure Go,
 # so that is a notice and no error. With "check": also protoc, which `make check` cannot do without.
 # With "test": what makes and cuts a network of namespaces, without which some tests are skipped,
-# and a C++ compiler, for nvcc and the emulated GPU of compute/cuda's tests.
+# and a C++ compiler, for nvcc and the emulated GPU of compute/cuda's tests. With "arm64": a cross
+# compiler and qemu's emulation of an arm64 processor.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -40,6 +41,14 @@ if [ "${1:-}" = test ] && [ "${CGO_ENABLED:-1}" != 0 ] &&
 	! command -v "${CXX:-g++}" >/dev/null; then
 	say "this machine lacks a C++ compiler, for tests of the build for GPUs"
 	needed="$needed g++"
+fi
+if [ "${1:-}" = arm64 ] && ! command -v aarch64-linux-gnu-gcc >/dev/null; then
+	say "this machine lacks a compiler for arm64, for tests of the NEON kernels"
+	needed="$needed gcc-aarch64-linux-gnu libc6-dev-arm64-cross"
+fi
+if [ "${1:-}" = arm64 ] && ! command -v qemu-aarch64 >/dev/null; then
+	say "this machine lacks qemu-aarch64, for tests of the NEON kernels"
+	needed="$needed qemu-user"
 fi
 [ -n "$needed" ] || exit 0
 

@@ -6,7 +6,8 @@
 #   test.sh         each test once, with go test's -short: fewer seeds and smaller shapes
 #   test.sh race    each test under the race detector, with -short; then, without either, the
 #                   packages whose tests have more seeds or shapes without -short; fuzzing; the
-#                   other tests of the build for GPUs, and the kernels' PTX
+#                   NEON kernels on an emulated arm64; the other tests of the build for GPUs, and
+#                   the kernels' PTX
 set -u
 cd "$(dirname "$0")/.." || exit
 
@@ -80,6 +81,7 @@ say "beside every package: the pure-Go build, then the build for GPUs; what they
 {
 	part "the pure-Go build" pure
 	part "the build for GPUs" scripts/test-cuda.sh $cuda
+	[ -z "$race" ] || part "the NEON kernels" scripts/test-arm64.sh
 } >"$work/beside" 2>&1 &
 beside=$!
 if [ -z "$race" ]; then

@@ -9,5 +9,9 @@
 #define VW 4
 #define BF16 0
 #define KERNELS rondo_portable
+#ifdef __aarch64__
+#define KERNELS_NAME "NEON"
+#else
 #define KERNELS_NAME "portable C"
+#endif
 #include "table.h"
