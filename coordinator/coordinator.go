@@ -35,9 +35,6 @@ const (
 	drainTimeout = 5 * time.Second
 	// flushTimeout bounds the wait until it is written to their connections.
 	flushTimeout = time.Second
-	// A leader has at most this many open connections for each worker, and some for people.
-	connectionsPerWorker = 4
-	moreConnections      = 32
 	// stayPatience bounds the wait for etcd with Config.Stay: etcd may start at the same time.
 	stayPatience = 5 * time.Minute
 )
@@ -190,9 +187,7 @@ func (p *process) lead(ctx context.Context, spec *rondov1.JobSpec) (_ cluster.Pl
 	if err != nil {
 		return cluster.Plan{}, errors.Join(err, listener.Close())
 	}
-	bounded := connlimit.New(listener, func() int {
-		return connectionsPerWorker*service.Limit() + moreConnections
-	})
+	bounded := connlimit.New(listener, service.Connections)
 	service.Heard, service.Keep = p.heard, bounded.Keep
 	server := service.GRPC(options...)
 	served := make(chan error, 1)

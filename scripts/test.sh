@@ -58,7 +58,7 @@ fuzzing() {
 }
 
 # longer matches integration's tests that have more rows, steps or time without -short.
-longer='^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers)$'
+longer='^Test(Matrix|CertificatesRotate|Parity|Canonical|RingUnderStrangers|ManyWorkers)$'
 
 cgo=$(scripts/native.sh) || exit
 race="" detector="" importers="" cuda=short

@@ -42,6 +42,8 @@ func (s *Server) Report(stream reportStream) error {
 		case <-opened:
 			opened = nil
 			silence.Stop()
+			s.reporters.Add(1)
+			defer s.reporters.Add(-1)
 			defer s.keep(ctx)()
 		case <-silence.C:
 			return status.Errorf(codes.DeadlineExceeded, "no first record within %v",

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -34,6 +35,8 @@ type Server struct {
 	// Keep, if set, is called with the address of each reporter and watcher, and its result when
 	// their call ends; see connlimit.Listener. Set it before the server serves.
 	Keep func(remote net.Addr) (release func())
+
+	reporters atomic.Int32 // workers that report: those of the ring and those that wait for a seat
 
 	mu          sync.Mutex
 	term        *term // nil: this process does not lead
@@ -339,13 +342,15 @@ func (s *Server) keep(ctx context.Context) (release func()) {
 	return s.Keep(from.Addr)
 }
 
-// Limit returns the most workers that the job may have in its ring now.
-func (s *Server) Limit() int {
-	t := s.leads()
-	if t == nil {
-		return s.job.Limit(cluster.Plan{})
+// Connections returns how many open connections the leader has room for: some for each worker that
+// the ring may have now, one for each that reports, and some for people.
+func (s *Server) Connections() int {
+	const perWorker, more = 4, 32
+	plan := cluster.Plan{}
+	if t := s.leads(); t != nil {
+		t.mu.Lock()
+		plan = t.plan
+		t.mu.Unlock()
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return s.job.Limit(t.plan)
+	return perWorker*s.job.Limit(plan) + int(s.reporters.Load()) + more
 }
