@@ -18,7 +18,9 @@ type config struct {
 	Cores                 string // core numbers by commas
 	Modes                 string // of PyTorch: eager, compile, or both by a comma
 	Only                  string // part of a shape's name; empty: all
+	Precisions            string // by commas
 	Quick                 bool   // the textbook's shapes and one large one, once
+	Turns                 int    // of each side; 0: as the shape's plan has it
 	Seconds               float64
 	AtLeast               float64 // 0: any ratio will do
 }
@@ -54,6 +56,9 @@ func (c config) groups() ([]group, error) {
 		words = slices.DeleteFunc(words, func(s bench.Shape) bool {
 			return s.Cell != compute.LSTM || s.Hidden != 1024
 		})
+	}
+	if c.Turns > 0 {
+		small.turns, large.turns = c.Turns, c.Turns
 	}
 	var all []group
 	add := func(shapes []bench.Shape, p plan) {
@@ -100,6 +105,7 @@ func (s setting) String() string {
 type measured struct {
 	setting
 	windows []float64
+	turns   []float64 // the median of each turn's windows
 	failed  string
 	note    string // further facts for people
 }
@@ -109,6 +115,9 @@ type results []measured
 
 // add merges a turn's result with those of earlier turns.
 func (r *results) add(m measured) {
+	if len(m.windows) > 0 {
+		m.turns = []float64{bench.Median(m.windows)}
+	}
 	at := slices.IndexFunc(*r, func(o measured) bool { return o.setting == m.setting })
 	if at < 0 {
 		*r = append(*r, m)
@@ -116,6 +125,7 @@ func (r *results) add(m measured) {
 	}
 	old := &(*r)[at]
 	old.windows = append(old.windows, m.windows...)
+	old.turns = append(old.turns, m.turns...)
 	if m.failed != "" {
 		old.failed = m.failed
 	}
@@ -185,7 +195,7 @@ func (c config) rows(ctx context.Context, groups []group, out, log io.Writer) ([
 func (c config) judge(rows []row) error {
 	var slow []string
 	for _, r := range rows {
-		for _, p := range precisions() {
+		for _, p := range c.precisions() {
 			if ratio := r.sides[p].ratio(); ratio < c.AtLeast {
 				slow = append(slow, fmt.Sprintf("%v %v %.2fx", r.shape, p, ratio))
 			}
@@ -201,7 +211,22 @@ func precisions() []compute.Precision {
 	return []compute.Precision{compute.FP32, compute.BF16}
 }
 
+// precisions are those to measure.
+func (c config) precisions() []compute.Precision {
+	return slices.DeleteFunc(precisions(), func(p compute.Precision) bool {
+		return !slices.Contains(strings.Split(c.Precisions, ","), p.String())
+	})
+}
+
 func (c config) validate() error {
+	for name := range strings.SplitSeq(c.Precisions, ",") {
+		if name != compute.FP32.String() && name != compute.BF16.String() {
+			return fmt.Errorf("-precisions: %q is not fp32 or bf16", name)
+		}
+	}
+	if c.Turns < 0 || c.Turns > 100 {
+		return errors.New("-turns: give 0 to 100")
+	}
 	if !(c.Seconds > 0 && c.Seconds <= 60) {
 		return errors.New("-seconds: give more than 0, and 60 at most")
 	}

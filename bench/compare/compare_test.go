@@ -50,7 +50,8 @@ row float32 eager '"windows":[90,100,110]'
 row float32 compile '"windows":[120]'
 row bfloat16 eager '"windows":[80]'
 row bfloat16 compile '"failed":"RuntimeError: no C++ compiler"'`),
-		Cores: "0,1", Modes: "eager,compile", Quick: true, Seconds: 0.1, Only: "gru",
+		Cores: "0,1", Modes: "eager,compile", Precisions: "fp32,bf16", Quick: true, Seconds: 0.1,
+		Only: "gru",
 	}
 }
 
@@ -87,6 +88,24 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// Several turns of one precision: the ratio has its spread, and the other precision no figures.
+func TestTurns(t *testing.T) {
+	c := testConfig(t)
+	c.Cores, c.Precisions, c.Turns, c.Only = "0", "fp32", 3, "gru H256"
+	count := filepath.Join(t.TempDir(), "count")
+	c.Rondo = script(t, "rondo", "echo >>"+count+`
+echo '{"precision":"fp32","threads":1,"windows":['$(($(wc -l <`+count+`) * 60))']}'`)
+	var out bytes.Buffer
+	if err := run(t.Context(), c, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	const row = "| gru | 256 | 1 | 32 | 35 | 28 | 120 (1) | 120 (1, compiled) | 1.00x " +
+		"(0.50 to 1.50) | none | none |  | 1.00x (0.50 to 1.50) |\n"
+	if !strings.Contains(out.String(), row) || strings.Contains(out.String(), "torch bf16") {
+		t.Errorf("%s\nlacks %q", &out, row)
+	}
+}
+
 // What was measured before a failure is printed as a table.
 func TestRunKeepsWhatItHas(t *testing.T) {
 	c := testConfig(t)
@@ -114,6 +133,8 @@ func TestRunFails(t *testing.T) {
 		want   string
 	}{
 		"modes":       {func(c *config) { c.Modes = "fast" }, `"fast" is not eager or compile`},
+		"precisions":  {func(c *config) { c.Precisions = "fp64" }, `"fp64" is not fp32 or bf16`},
+		"turns":       {func(c *config) { c.Turns = -1 }, "-turns"},
 		"cores":       {func(c *config) { c.Cores = "0,x" }, `"x" is not the number of a core`},
 		"seconds":     {func(c *config) { c.Seconds = 0 }, "-seconds"},
 		"only":        {func(c *config) { c.Only = "transformer" }, `"transformer" in its name`},
@@ -226,8 +247,8 @@ func TestResults(t *testing.T) {
 
 // Both sides get the same shape and as many cores as threads.
 func TestCommands(t *testing.T) {
-	c := config{Rondo: "rondo", Python: "python", Script: "lm.py", Cores: "4,6", Modes: "eager",
-		Seconds: 0.25}
+	c := config{Rondo: "rondo", Python: "python", Script: "lm.py", Precisions: "fp32,bf16",
+		Cores: "4,6", Modes: "eager", Seconds: 0.25}
 	s := bench.Shape{Cell: compute.GRU, Hidden: 8, Layers: 3, Batch: 4, BPTT: 5, Vocab: 7, Embed: 6}
 	const shape = "--cell gru --hidden 8 --layers 3 --batch 4 --bptt 5 --vocab 7 --embed 6 "
 	for threads, cores := range map[int]string{1: "4", 2: "4,6"} {

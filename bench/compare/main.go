@@ -22,6 +22,10 @@ func main() {
 		"how PyTorch runs: eager, compile (which needs a C++ compiler), or both by a comma")
 	flag.StringVar(&c.Only, "only", "",
 		"measure only shapes whose name contains this, as \"H256\" or \"gru H1024 L2\"")
+	flag.StringVar(&c.Precisions, "precisions", "fp32,bf16",
+		"precisions to measure: fp32, bf16, or both by a comma")
+	flag.IntVar(&c.Turns, "turns", 0,
+		"turns of each side; 0: two, and one for large shapes and with -quick")
 	flag.BoolVar(&c.Quick, "quick", false, "measure what README's table has, in one turn: the "+
 		"textbook's shapes, and on all cores the LSTM of 1024 x 2 units and 10,000 words")
 	flag.Float64Var(&c.Seconds, "seconds", 0.5, "length of a window")

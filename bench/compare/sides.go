@@ -28,12 +28,13 @@ func (c config) common(s bench.Shape, p plan, threads int) []string {
 }
 
 func (c config) rondoCommand(s bench.Shape, p plan, threads int) []string {
-	line := c.pinned(threads, c.Rondo, "bench", "train", "--json", "--precision", "fp32,bf16")
+	line := c.pinned(threads, c.Rondo, "bench", "train", "--json", "--precision", c.Precisions)
 	return append(line, c.common(s, p, threads)...)
 }
 
 func (c config) torchCommand(s bench.Shape, p plan, threads int) []string {
-	line := c.pinned(threads, c.Python, c.Script, "--dtype", "float32,bfloat16", "--mode", c.Modes)
+	names := strings.NewReplacer("fp32", "float32", "bf16", "bfloat16").Replace(c.Precisions)
+	line := c.pinned(threads, c.Python, c.Script, "--dtype", names, "--mode", c.Modes)
 	return append(line, c.common(s, p, threads)...)
 }
 
@@ -93,14 +94,12 @@ func (c config) runTorch(ctx context.Context, s bench.Shape, p plan, threads int
 	}
 	var all []measured
 	worked := false
-	for _, wanted := range []struct {
-		dtype     string
-		precision compute.Precision
-	}{{"float32", compute.FP32}, {"bfloat16", compute.BF16}} {
+	dtypes := map[compute.Precision]string{compute.FP32: "float32", compute.BF16: "bfloat16"}
+	for _, precision := range c.precisions() {
 		for mode := range strings.SplitSeq(c.Modes, ",") {
-			m := measured{setting: setting{wanted.precision, threads, mode}, failed: reason}
+			m := measured{setting: setting{precision, threads, mode}, failed: reason}
 			for _, r := range rows {
-				if r.Dtype == wanted.dtype && r.Mode == mode && r.Threads == threads {
+				if r.Dtype == dtypes[precision] && r.Mode == mode && r.Threads == threads {
 					m.windows, m.failed = r.Windows, r.Failed
 				}
 			}

@@ -100,9 +100,19 @@ func cell(m measured) string {
 	return text + ")"
 }
 
+// times is the ratio of the medians and, of several turns, the lowest and the highest ratio of one.
 func times(d duel) string {
 	if d.ratio() == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%.2fx", d.ratio())
+	text := fmt.Sprintf("%.2fx", d.ratio())
+	turns := min(len(d.rondo.turns), len(d.torch.turns))
+	if turns < 2 {
+		return text
+	}
+	ratios := make([]float64, turns)
+	for i := range ratios {
+		ratios[i] = d.rondo.turns[i] / d.torch.turns[i]
+	}
+	return fmt.Sprintf("%s (%.2f to %.2f)", text, slices.Min(ratios), slices.Max(ratios))
 }
