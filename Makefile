@@ -108,6 +108,7 @@ nightly: deps soak storm ## soak, storm, jumping clocks, thousands of histories,
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -run ManyMembers ./cluster/etcdstore
 	CGO_ENABLED=$(CGO) RONDO_TEST_LONG=1 go test -count 1 -timeout 60m -run Sanitizers ./compute/cpu
 	scripts/test-cuda.sh test
+	scripts/test-arm64.sh -run 'Conformance|Head|FlatBits'
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m
