@@ -6,14 +6,15 @@ import (
 	rondov1 "rondo/proto/rondo/v1"
 )
 
-// Arguments are a job's flags for `rondo train`: those that differ from the defaults.
+// Arguments are a job's flags for `rondo train`: those that differ from the defaults and that the
+// job reads.
 func Arguments(spec *rondov1.JobSpec) []string {
 	given := needed(spec)
 	var out []string
 	for _, f := range fields() {
 		text := f.format(spec.ProtoReflect().Get(f.desc))
 		switch {
-		case !given[f.desc.Name()]:
+		case !given[f.desc.Name()] || unread(spec, f.desc.Name()) != "":
 		case f.desc.Kind() == protoreflect.BoolKind:
 			out = append(out, "--"+f.flagName()+"="+text)
 		default:

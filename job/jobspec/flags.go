@@ -145,7 +145,10 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 			return nil, err
 		}
 	}
-	return spec, Validate(spec)
+	if err := Validate(spec); err != nil {
+		return spec, err
+	}
+	return spec, f.checkRead(spec)
 }
 
 // Given reports whether the last Spec had a field by its flag, --config or --recipe.
