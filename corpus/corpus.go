@@ -92,6 +92,7 @@ type Corpus struct {
 	tokens    Tokens
 	tokenizer Tokenizer
 	order     string // of documents, for the fingerprint; empty: that of the text
+	fields    bool   // see HasFields
 }
 
 // Open tokenises the source, or finds its token file in the cache. One process per host tokenises;
@@ -143,7 +144,8 @@ func Open(ctx context.Context, cfg Config) (*Corpus, error) {
 	if err != nil {
 		return nil, fmt.Errorf("corpus %s: %w", cfg.Source, err)
 	}
-	c := &Corpus{file: file, files: files, tokens: file, tokenizer: cfg.Tokenizer}
+	c := &Corpus{file: file, files: files, tokens: file, tokenizer: cfg.Tokenizer,
+		fields: src.hasFields()}
 	if cfg.ShuffleDocuments {
 		if c.tokens, err = shuffle(file, cfg.Seed); err != nil {
 			file.Close()
@@ -213,6 +215,9 @@ func (c *Corpus) Tokens() Tokens { return c.tokens }
 
 // Files are the files of the text.
 func (c *Corpus) Files() Files { return c.files }
+
+// HasFields reports whether files of the text may have Config.TextField, by their names.
+func (c *Corpus) HasFields() bool { return c.fields }
 
 // Fingerprint is a SHA-256, in hexadecimal, of the tokenizer, the vocabulary and the token ids. It
 // is equal on two machines exactly when they train on the same tokens.

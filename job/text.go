@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,6 +111,11 @@ func (d *Text) open(ctx context.Context) (err error) {
 			return fmt.Errorf("--eval-corpus: %w", err)
 		}
 		others, d.identity = d.evaluated.Tokens(), d.evaluated.Fingerprint()
+	}
+	if cmp.Or(spec.TextField, corpus.DefaultField) != corpus.DefaultField && !d.corpus.HasFields() &&
+		(d.evaluated == nil || !d.evaluated.HasFields()) {
+		return app.Usagef("--text-field %s is for a .jsonl or .parquet, and the corpus has none: "+
+			"leave it out", spec.TextField)
 	}
 	if err := d.divide(d.corpus.Tokens(), others, "text", "tokens"); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"rondo/corpus"
@@ -54,6 +55,35 @@ func TestLossPerUnit(t *testing.T) {
 		if !near(e.BitsPerToken, 1) || !near(e.BitsPerCharacter, c.perCharacter) ||
 			!near(e.BitsPerByte, c.perByte) || !near(e.PerplexityPerWord, c.word) {
 			t.Errorf("%s, --eos %s: %+v", c.tokenizer, c.eos, e)
+		}
+	}
+}
+
+// TestTextFieldWithoutObjects: --text-field is refused where no file has fields.
+func TestTextFieldWithoutObjects(t *testing.T) {
+	folder := t.TempDir()
+	plain, lines := filepath.Join(folder, "a.txt"), filepath.Join(folder, "a.jsonl")
+	text := strings.Repeat("some words and others. ", 100)
+	for name, content := range map[string]string{plain: text, lines: `{"body": "` + text + `"}`} {
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ corpus, evaluated, says string }{
+		{plain, "", "--text-field body is for a .jsonl or .parquet"},
+		{plain, plain, "--text-field body is for a .jsonl or .parquet"},
+		{plain, lines, ""},
+		{lines, "", ""},
+	} {
+		spec := jobspec.Default()
+		spec.Batch, spec.TextField, spec.Corpus, spec.EvalCorpus = 2, "body", c.corpus, c.evaluated
+		d, err := openText(t.Context(), spec)
+		if err == nil {
+			err = d.Close()
+		}
+		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("--corpus %s --eval-corpus %s: %v; want %q", c.corpus, c.evaluated, err,
+				c.says)
 		}
 	}
 }

@@ -134,22 +134,37 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	return exitCode(err)
 }
 
-// meant suggests a flag for one that does not exist.
+// mostMeant bounds the flags that are suggested for one that does not exist.
+const mostMeant = 4
+
+// meant suggests flags for one that does not exist: those that share whole words with it, as
+// --batch with --batch-size, or begin their help with it (--learning-rate), or else the nearest.
 func meant(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return ""
 	}
-	var names []string
+	wrong := unknown.GetSpecifiedName()
+	var names, near []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
+		if f.Hidden {
+			return
+		}
+		names = append(names, f.Name)
+		if strings.HasPrefix(f.Name, wrong+"-") || strings.HasPrefix(wrong, f.Name+"-") ||
+			strings.HasSuffix(wrong, "-"+f.Name) ||
+			strings.HasPrefix(f.Usage, strings.ReplaceAll(wrong, "-", " ")+";") {
+			near = append(near, "--"+f.Name)
 		}
 	})
-	if near := jobspec.Nearest(unknown.GetSpecifiedName(), names); near != "" {
-		return ", did you mean --" + near + "?"
+	if len(near) == 0 || len(near) > mostMeant {
+		nearest := jobspec.Nearest(wrong, names)
+		if nearest == "" {
+			return ""
+		}
+		near = []string{"--" + nearest}
 	}
-	return ""
+	return ", did you mean " + strings.Join(near, " or ") + "?"
 }
 
 // refuseArguments makes unexpected arguments a usage error, in all subcommands.

@@ -42,6 +42,14 @@ func TestExitCodesAndLines(t *testing.T) {
 			"rondo train: unknown flag: --bogus (see `rondo train --help`)\n"},
 		{[]string{"train", "--hiden=5"}, none, 2, "rondo train: unknown flag: --hiden, " +
 			"did you mean --hidden? (see `rondo train --help`)\n"},
+		{[]string{"train", "--batch-size=5"}, none, 2, "rondo train: unknown flag: --batch-size, " +
+			"did you mean --batch? (see `rondo train --help`)\n"},
+		{[]string{"train", "--num-layers=5"}, none, 2, "rondo train: unknown flag: --num-layers, " +
+			"did you mean --layers? (see `rondo train --help`)\n"},
+		{[]string{"train", "--learning-rate=1"}, none, 2, "rondo train: unknown flag: " +
+			"--learning-rate, did you mean --lr? (see `rondo train --help`)\n"},
+		{[]string{"train", "--skip=5"}, none, 2, "rondo train: unknown flag: --skip, did you " +
+			"mean --skip-connections or --skip-through-time? (see `rondo train --help`)\n"},
 		{[]string{"train", "extra"}, none, 2,
 			"rondo train: unexpected argument \"extra\" (see `rondo train --help`)\n"},
 		{[]string{"trian"}, none, 2,
