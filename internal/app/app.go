@@ -115,6 +115,12 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 		if errors.As(err, &wrong) {
 			return wrong
 		}
+		var bad *pflag.InvalidValueError
+		if errors.As(err, &bad) {
+			if should := shouldBe(bad.GetFlag()); should != "" {
+				return Usagef("--%s %q is not %s", bad.GetFlag().Name, bad.GetValue(), should)
+			}
+		}
 		return Usagef("%w%s (see `%s --help`)", err, meant(cmd, err), cmd.CommandPath())
 	})
 	refuseArguments(root)
@@ -132,6 +138,22 @@ func Run(ctx context.Context, root *cobra.Command, args []string, stderr io.Writ
 	}
 	lastWord(stderr, text)
 	return exitCode(err)
+}
+
+// shouldBe describes the values of a flag, in the words of package jobspec; empty: the error of the
+// flag's own type does.
+func shouldBe(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "duration":
+		return "a duration such as 10s or 5m"
+	case "int", "int64", "uint64":
+		return "a whole number"
+	case "float64":
+		return "a number"
+	case "bool":
+		return "true or false"
+	}
+	return ""
 }
 
 // mostMeant bounds the flags that are suggested for one that does not exist.

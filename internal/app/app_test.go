@@ -22,6 +22,8 @@ func tree(run func() error) *cobra.Command {
 		return run()
 	}}
 	jobspec.AddFlags(train.Flags())
+	train.Flags().Duration("time", 0, "")
+	train.Flags().Int("restarts", 0, "")
 	root.AddCommand(train)
 	return root
 }
@@ -50,6 +52,10 @@ func TestExitCodesAndLines(t *testing.T) {
 			"--learning-rate, did you mean --lr? (see `rondo train --help`)\n"},
 		{[]string{"train", "--skip=5"}, none, 2, "rondo train: unknown flag: --skip, did you " +
 			"mean --skip-connections or --skip-through-time? (see `rondo train --help`)\n"},
+		{[]string{"train", "--time", "20"}, none, 2,
+			"rondo train: --time \"20\" is not a duration such as 10s or 5m\n"},
+		{[]string{"train", "--restarts=few"}, none, 2,
+			"rondo train: --restarts \"few\" is not a whole number\n"},
 		{[]string{"train", "extra"}, none, 2,
 			"rondo train: unexpected argument \"extra\" (see `rondo train --help`)\n"},
 		{[]string{"trian"}, none, 2,
