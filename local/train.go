@@ -176,7 +176,8 @@ func (r Run) check(ctx context.Context) error {
 	defer func() { _ = data.Close() }()
 	if r.Recipe != nil {
 		training, validation := data.Sizes()
-		for _, line := range r.Recipe.Check(training, validation, int64(data.Extent().Tokens)) {
+		line := r.Recipe.Check(training, validation, int64(data.Extent().Tokens))
+		if line != "" {
 			r.Log(line)
 		}
 	}

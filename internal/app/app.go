@@ -189,7 +189,7 @@ func meant(cmd *cobra.Command, err error) string {
 	return ", did you mean " + strings.Join(near, " or ") + "?"
 }
 
-// refuseArguments makes unexpected arguments a usage error, in all subcommands.
+// refuseArguments makes unexpected arguments, or too few, a usage error, in all subcommands.
 func refuseArguments(c *cobra.Command) {
 	for _, sub := range c.Commands() {
 		refuseArguments(sub)
@@ -198,7 +198,13 @@ func refuseArguments(c *cobra.Command) {
 	if !c.Runnable() {
 		c.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	}
-	if c.Args != nil {
+	if count := c.Args; count != nil {
+		c.Args = func(cmd *cobra.Command, args []string) error {
+			if err := count(cmd, args); err != nil {
+				return Usagef("%w (see `%s --help`)", err, cmd.CommandPath())
+			}
+			return nil
+		}
 		return
 	}
 	c.Args = func(cmd *cobra.Command, args []string) error {

@@ -24,7 +24,8 @@ func tree(run func() error) *cobra.Command {
 	jobspec.AddFlags(train.Flags())
 	train.Flags().Duration("time", 0, "")
 	train.Flags().Int("restarts", 0, "")
-	root.AddCommand(train)
+	root.AddCommand(train, &cobra.Command{Use: "recipes", Args: cobra.MaximumNArgs(1),
+		RunE: func(*cobra.Command, []string) error { return run() }})
 	return root
 }
 
@@ -56,6 +57,8 @@ func TestExitCodesAndLines(t *testing.T) {
 			"rondo train: --time \"20\" is not a duration such as 10s or 5m\n"},
 		{[]string{"train", "--restarts=few"}, none, 2,
 			"rondo train: --restarts \"few\" is not a whole number\n"},
+		{[]string{"recipes", "a", "b"}, none, 2, "rondo recipes: accepts at most 1 arg(s), " +
+			"received 2 (see `rondo recipes --help`)\n"},
 		{[]string{"train", "extra"}, none, 2,
 			"rondo train: unexpected argument \"extra\" (see `rondo train --help`)\n"},
 		{[]string{"trian"}, none, 2,

@@ -122,6 +122,7 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 			return nil, err
 		}
 	}
+	recipeTask := spec.Task
 	if f.config != "" {
 		text, err := os.ReadFile(f.config)
 		if err != nil {
@@ -136,6 +137,10 @@ func (f *Flags) Spec() (*rondov1.JobSpec, error) {
 			spec.ProtoReflect().Set(field.desc, f.given.ProtoReflect().Get(field.desc))
 			given[field.desc.Name()] = true
 		}
+	}
+	if r != nil && spec.Task != recipeTask {
+		return nil, usagef("--task %s: recipe %s is for --task %s: leave out one of the two",
+			spec.Task, r.Name, recipeTask)
 	}
 	f.said = given
 	resolve(spec, given)

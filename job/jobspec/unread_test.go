@@ -50,14 +50,29 @@ func TestOverriddenKeys(t *testing.T) {
 	if _, err := parse(t, Arguments(spec)...); err != nil {
 		t.Errorf("%q: %v", Arguments(spec), err)
 	}
+	if err := parseRecipe(t, "zaremba-2014-small", "--lr-schedule", "cosine"); err != nil {
+		t.Error(err)
+	}
+}
+
+// parseRecipe parses flags beside --recipe.
+func parseRecipe(t *testing.T, name string, args ...string) error {
+	t.Helper()
 	set := pflag.NewFlagSet("train", pflag.ContinueOnError)
 	flags := AddFlags(set)
 	flags.AddRecipe()
-	if err := set.Parse([]string{"--recipe", "zaremba-2014-small", "--lr-schedule",
-		"cosine"}); err != nil {
+	if err := set.Parse(append([]string{"--recipe", name}, args...)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := flags.Spec(); err != nil {
-		t.Error(err)
+	_, err := flags.Spec()
+	return err
+}
+
+// TestRecipeOfAnotherTask: the error names the recipe, not the keys that the task does not read.
+func TestRecipeOfAnotherTask(t *testing.T) {
+	err := parseRecipe(t, "textbook-gru", "--task", "classify")
+	want := "--task classify: recipe textbook-gru is for --task lm: leave out one of the two"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v; want %q", err, want)
 	}
 }

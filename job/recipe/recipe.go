@@ -67,8 +67,10 @@ func Find(name string) (*Recipe, error) {
 }
 
 // Check compares the numbers of tokens to train and to evaluate on, and of different tokens, with
-// the recipe's. It returns a line about each that differs. No validation tokens are no difference.
-func (r *Recipe) Check(training, validation, vocabulary int64) (lines []string) {
+// the recipe's. It returns a line if some differ; empty: none does. No validation tokens are no
+// difference.
+func (r *Recipe) Check(training, validation, vocabulary int64) string {
+	var differ []string
 	for _, n := range []struct {
 		name      string
 		got, want int64
@@ -80,9 +82,11 @@ func (r *Recipe) Check(training, validation, vocabulary int64) (lines []string) 
 		if n.want == 0 || n.got == n.want || n.name == "tokens to evaluate on" && n.got == 0 {
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("recipe %s: the corpus has %d %s, and the published one "+
-			"%d, so another result is to be expected; it wants %s", r.Name, n.got, n.name, n.want,
-			r.Corpus.Files))
+		differ = append(differ, fmt.Sprintf("%d %s instead of %d", n.got, n.name, n.want))
 	}
-	return lines
+	if len(differ) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("recipe %s: the corpus has %s, so another result is to be expected; it "+
+		"wants %s", r.Name, strings.Join(differ, ", "), r.Corpus.Files)
 }
