@@ -73,13 +73,14 @@ type Case struct {
 	Vocab     int    `json:"vocab"`
 	Embed     int    `json:"embed"`
 	Recompute int    `json:"recompute"`
+	Adaptive  string `json:"adaptive_softmax,omitempty"`
 	Precision string `json:"precision"`
 	Threads   int    `json:"threads"`
 }
 
 func newCase(s Shape, dev Device) Case {
 	return Case{Cell: s.Cell.String(), Hidden: s.Hidden, Layers: s.Layers, Batch: s.Batch,
-		BPTT: s.BPTT, Vocab: s.Vocab, Embed: s.Embed, Recompute: s.Recompute,
+		BPTT: s.BPTT, Vocab: s.Vocab, Embed: s.Embed, Recompute: s.Recompute, Adaptive: s.Adaptive,
 		Precision: dev.Precision().String(), Threads: dev.Threads()}
 }
 

@@ -9,6 +9,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"rondo/compute"
 	"rondo/model"
@@ -33,6 +34,9 @@ type Shape struct {
 	// Recompute is the length of the parts of a segment; one part's activations are held at a time.
 	// 0: those of the whole segment.
 	Recompute int
+	// Adaptive is where the tails of an adaptive softmax begin, as in compute.ParseCutoffs; empty:
+	// there is none.
+	Adaptive string
 }
 
 // String is the shape in one line, for people and for finding it.
@@ -41,6 +45,9 @@ func (s Shape) String() string {
 		s.Vocab, s.Embed)
 	if s.Recompute > 0 {
 		text += fmt.Sprintf(" R%d", s.Recompute)
+	}
+	if s.Adaptive != "" {
+		text += " A" + s.Adaptive
 	}
 	return text
 }
@@ -59,14 +66,23 @@ func (s Shape) Validate() error {
 	if s.BPTT < 1 || s.BPTT > maxBPTT {
 		return fmt.Errorf("--bptt %d: must be 1 to %d", s.BPTT, maxBPTT)
 	}
+	if _, err := compute.ParseCutoffs(s.Adaptive); err != nil {
+		return fmt.Errorf("--adaptive-softmax %w", err)
+	}
 	return s.config().Validate()
+}
+
+// cutoffs are where the tails begin, of a valid shape.
+func (s Shape) cutoffs() []int {
+	cutoffs, _ := compute.ParseCutoffs(s.Adaptive) // Validate reports the error
+	return cutoffs
 }
 
 // config is the model, which starts as torch.nn's do.
 func (s Shape) config() model.Config {
 	return model.Config{Cell: s.Cell, Vocab: s.Vocab, Embed: s.Embed, Hidden: s.Hidden,
 		Layers: s.Layers, Init: model.Init{Kind: model.Uniform}, Seed: 1,
-		GradientTail: train.Tail, Recompute: s.Recompute}
+		GradientTail: train.Tail, Recompute: s.Recompute, Cutoffs: s.cutoffs()}
 }
 
 // inputWidth is D of a layer's product with its input; 0 where the input is one-hot, which a row of
@@ -82,12 +98,32 @@ func (s Shape) inputWidth(layer int) int {
 // forward and backward: 6 K H (H + D) in each layer (D is 0 where the input is one-hot; without
 // W_hh it is 6 K H D), and 6 H V in the output layer. A product of [m, k] by [k, n] takes 2mkn, and
 // its gradient with respect to each operand takes as many. Gates, loss, update and recomputation do
-// not count, so their time lowers the fraction of the peak.
+// not count, so their time lowers the fraction of the peak. Of an adaptive softmax the head counts,
+// and each tail for its share of the tokens (see newBatches).
 func (s Shape) Flops() float64 {
 	k, hidden, h := float64(s.Cell.Gates()), float64(s.Cell.HiddenGates()), float64(s.Hidden)
-	sum := 6 * h * float64(s.Vocab)
+	sum := 6 * h * s.outputs()
 	for l := range s.Layers {
 		sum += 6 * h * (hidden*h + k*float64(s.inputWidth(l)))
+	}
+	return sum
+}
+
+// outputs is the number of products of H numbers that the output layer computes for a token; with
+// an adaptive softmax the mean.
+func (s Shape) outputs() float64 {
+	cutoffs := s.cutoffs()
+	if len(cutoffs) == 0 {
+		return float64(s.Vocab)
+	}
+	sum := float64(cutoffs[0] + len(cutoffs))
+	for i, begin := range cutoffs {
+		end, width := s.Vocab, max(1, s.Hidden>>(2*(i+1)))
+		if i+1 < len(cutoffs) {
+			end = cutoffs[i+1]
+		}
+		share := math.Log(float64(end+1)/float64(begin+1)) / math.Log(float64(s.Vocab+1))
+		sum += share * float64(width) * (1 + float64(end-begin)/float64(s.Hidden))
 	}
 	return sum
 }
@@ -120,6 +156,7 @@ func Large() []Shape {
 type Lists struct {
 	Cells                                                []compute.Cell
 	Hidden, Layers, Batch, BPTT, Vocab, Embed, Recompute []int
+	Adaptive                                             string // of all shapes
 }
 
 // maxShapes bounds the number of combinations.
@@ -129,7 +166,7 @@ const maxShapes = 1000
 func (l Lists) Shapes() ([]Shape, error) {
 	shapes := make([]Shape, 0, len(l.Cells))
 	for _, c := range l.Cells {
-		shapes = append(shapes, Shape{Cell: c})
+		shapes = append(shapes, Shape{Cell: c, Adaptive: l.Adaptive})
 	}
 	for _, list := range []struct {
 		values []int

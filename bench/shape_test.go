@@ -84,6 +84,32 @@ func TestShapesRecompute(t *testing.T) {
 	}
 }
 
+// TestAdaptiveShapes: of 15 tokens, half of those drawn are below 3, and a fourth from 7 on.
+func TestAdaptiveShapes(t *testing.T) {
+	l := lists()
+	l.Cells, l.Hidden, l.Vocab, l.Embed, l.Adaptive = l.Cells[:1], []int{16}, []int{15}, []int{4},
+		"3,7"
+	shapes, err := l.Shapes()
+	if err != nil || len(shapes) != 1 || shapes[0].String() != "lstm H16 L1 B2 T3 V15 E4 A3,7" {
+		t.Fatalf("%v, %v", shapes, err)
+	}
+	s := shapes[0]
+	// The head has 3 tokens and 2 tails. These have 4 and 8 tokens, and widths of 4 and 1.
+	want := 5*16 + (16*4+4*4)/4.0 + (16*1+1*8)/4.0
+	if got := s.outputs() * 16; got != want {
+		t.Errorf("the output layer has %v products, want %v", got, want)
+	}
+	s.Batch, s.BPTT = 1000, 10
+	counts := make([]int, s.Vocab)
+	for _, id := range newBatches(s).tokens[0] {
+		counts[id]++
+	}
+	below := counts[0] + counts[1] + counts[2]
+	if share := float64(below) / 11000; share < 0.48 || share > 0.52 {
+		t.Errorf("%v of the tokens are below 3", share)
+	}
+}
+
 func TestShapesRefuse(t *testing.T) {
 	for want, change := range map[string]func(l *Lists){
 		"--hidden 0":       func(l *Lists) { l.Hidden = []int{8, 0} },
@@ -93,6 +119,8 @@ func TestShapesRefuse(t *testing.T) {
 		"--vocab 1:":       func(l *Lists) { l.Vocab = []int{1} },
 		"--embed -3":       func(l *Lists) { l.Embed = []int{-3} },
 		"--recompute -1":   func(l *Lists) { l.Recompute = []int{-1} },
+		"--adaptive-softm": func(l *Lists) { l.Adaptive = "x" },
+		"cutoff 5 is not":  func(l *Lists) { l.Adaptive = "5" },
 		"1001 shapes":      func(l *Lists) { l.Cells, l.Hidden = l.Cells[:1], make([]int, 1001) },
 		"no shape":         func(l *Lists) { l.Cells = nil },
 		"no shape to meas": func(l *Lists) { l.Vocab = nil },

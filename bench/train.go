@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -191,13 +192,20 @@ type batches struct {
 // heldBatches is how many steps' tokens are held.
 const heldBatches = 8
 
+// newBatches draws tokens, each as likely as the others. With an adaptive softmax token k has a
+// probability near to 1/(k+1), as words have by Zipf's law: its speed depends on that.
 func newBatches(s Shape) batches {
 	random := rand.New(rand.NewPCG(1, 2))
 	b := batches{bptt: s.BPTT}
 	for range heldBatches {
 		ids := make([]int32, s.Batch*(s.BPTT+1))
 		for i := range ids {
-			ids[i] = int32(random.IntN(s.Vocab))
+			if s.Adaptive == "" {
+				ids[i] = int32(random.IntN(s.Vocab))
+				continue
+			}
+			rank := int(math.Pow(float64(s.Vocab+1), random.Float64())) // from 1
+			ids[i] = int32(min(rank, s.Vocab) - 1)
 		}
 		b.tokens = append(b.tokens, ids)
 	}

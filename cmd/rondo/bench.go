@@ -32,7 +32,8 @@ func benchCommand() *cobra.Command {
 // flopsHelp explains GFLOP/s and the peak.
 const flopsHelp = "GFLOP/s counts the products of a step, forward and backward: for each token\n" +
 	"6 K H (H + D) in each layer (K: gates of the cell; D: width of the input, 0 for\n" +
-	"one-hot) and 6 H V in the output layer. The peak is the rate of the precision's product\n" +
+	"one-hot) and 6 H V in the output layer (with --adaptive-softmax what it computes for\n" +
+	"a token in the mean). The peak is the rate of the precision's product\n" +
 	"instruction on registers, on as many threads: the highest in the run, before, during\n" +
 	"and after the measurements."
 
@@ -53,6 +54,9 @@ func benchTrainCommand() *cobra.Command {
 	c.Flags().IntSliceVar(&flags.lists.Recompute, "recompute", []int{0},
 		"steps of a segment that hold activations at a time, and are recomputed for its "+
 			"backward pass; 0: of all")
+	c.Flags().StringVar(&flags.lists.Adaptive, "adaptive-softmax", "",
+		"where the tails of an adaptive softmax begin, as 2000,10000; tokens then are as "+
+			"frequent as words")
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		w, err := flags.windows(*windows)
 		if err != nil {
@@ -117,7 +121,8 @@ const benchShapesHelp = "Without shape flags it measures the textbook's models: 
 
 // shapeFlags are the flags that set a shape.
 func shapeFlags() []string {
-	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed", "recompute"}
+	return []string{"cell", "hidden", "layers", "batch", "bptt", "vocab", "embed", "recompute",
+		"adaptive-softmax"}
 }
 
 // benchFlags are the flags of both commands.

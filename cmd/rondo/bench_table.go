@@ -64,6 +64,10 @@ func (t *trainTable) begin(devices []string, shapes []bench.Shape) error {
 		t.columns = append(t.columns,
 			number("recompute", 9, func(r bench.TrainRow) int { return r.Recompute }))
 	}
+	if slices.ContainsFunc(shapes, func(s bench.Shape) bool { return s.Adaptive != "" }) {
+		t.columns = append(t.columns, trainColumn{"adaptive", 8,
+			func(r bench.TrainRow) string { return r.Adaptive }})
+	}
 	t.columns = append(t.columns,
 		trainColumn{"type", 4, func(r bench.TrainRow) string { return r.Precision }},
 		trainColumn{"threads", 7, func(r bench.TrainRow) string {

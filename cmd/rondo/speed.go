@@ -31,7 +31,8 @@ func trainingSpeed(
 		return 0, err
 	}
 	shape := bench.Shape{Cell: cell, Hidden: int(spec.Hidden), Layers: int(spec.Layers),
-		Batch: int(spec.Batch), BPTT: int(spec.Bptt), Embed: int(spec.Embed), Vocab: vocabulary}
+		Batch: int(spec.Batch), BPTT: int(spec.Bptt), Embed: int(spec.Embed), Vocab: vocabulary,
+		Adaptive: spec.AdaptiveSoftmax}
 	for device == "cpu" && shape.BPTT > 1 && shape.Flops()*float64(shape.Tokens()) > maxStepFlops {
 		shape.BPTT /= 2
 	}
