@@ -69,9 +69,16 @@ func trainSubwords(
 	if cfg.Tokenizer.marksEnds() {
 		special = slices.Concat([]string{EndOfText}, special)
 	}
+	return learnSubwords(ctx, words, cfg.Subwords, cfg.MinFrequency, special)
+}
+
+// learnSubwords learns a tokenizer of this many tokens from counted words.
+func learnSubwords(
+	ctx context.Context, words *keyCounter, size int, minFrequency int64, special []string,
+) (*subword.Tokenizer, error) {
 	var broken error
-	made, err := subword.Train(ctx, mostFrequent(words, subword.MaxWords, &broken), cfg.Subwords,
-		max(leastFrequency, cfg.MinFrequency), special)
+	made, err := subword.Train(ctx, mostFrequent(words, subword.MaxWords, &broken), size,
+		max(leastFrequency, minFrequency), special)
 	if err = cmp.Or(broken, err); err != nil {
 		return nil, fmt.Errorf("--tokenizer bpe: %w", err)
 	}

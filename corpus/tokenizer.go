@@ -8,6 +8,8 @@ import (
 	"io"
 	"unicode"
 	"unicode/utf8"
+
+	"rondo/corpus/subword"
 )
 
 // Unit is the unit of a token (--tokenizer).
@@ -303,7 +305,7 @@ type Splitter struct {
 }
 
 // NewSplitter makes a splitter, which inserts no EndOfText. A token is valid until the function
-// returns.
+// returns. For Subword the tokens are the words that Counter.Subwords learns from.
 func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error) {
 	if err := t.validate(); err != nil {
 		return nil, err
@@ -314,8 +316,9 @@ func (t Tokenizer) NewSplitter(token func(token []byte) error) (*Splitter, error
 			return eachWord(text, token)
 		}}, nil
 	case Subword:
-		return nil, errors.New("--tokenizer: examples have words or characters, not subwords: " +
-			"give word or char")
+		return &Splitter{tokenizer: t, each: func(text []byte) error {
+			return subword.SplitWords(text, token)
+		}}, nil
 	case Char:
 	}
 	return &Splitter{tokenizer: t, each: func(text []byte) error {

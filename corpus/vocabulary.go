@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -163,8 +164,13 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 		return nil, err
 	}
 	ctx := context.Background()
-	encode := v.encoder(ctx, t.Unit)
-	var ids []int32
+	return encodeText(ctx, nil, t, strings.NewReader(text), v.encoder(ctx, t.Unit))
+}
+
+// encodeText appends the ids of a text to ids.
+func encodeText(
+	ctx context.Context, ids []int32, t Tokenizer, text io.Reader, encode encoding,
+) ([]int32, error) {
 	c := newCutter(t.Unit, func() []byte { return nil }, func(b block) error {
 		return b.each(func(text []byte, p piece) (err error) {
 			ids, err = encode(ids, text, p)
@@ -175,13 +181,42 @@ func (v *Vocabulary) Encode(t Tokenizer, text string) ([]int32, error) {
 	if t.Ends == LineEnds {
 		to = &lineMarker{to: c, mark: c.mark}
 	}
-	if err := t.scan(ctx, strings.NewReader(text), to); err != nil {
+	if err := t.scan(ctx, text, to); err != nil {
 		return nil, err
 	}
 	if err := c.flush(); err != nil {
 		return nil, err
 	}
 	return ids, nil
+}
+
+// NewSplitter is Tokenizer.NewSplitter for texts with this vocabulary, which may have subwords.
+// The tokens of a text are those of Encode.
+func (v *Vocabulary) NewSplitter(t Tokenizer, token func([]byte) error) (*Splitter, error) {
+	if v.subwords == nil {
+		return t.NewSplitter(token)
+	}
+	if err := t.validate(); err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	encode := v.encoder(ctx, t.Unit)
+	var ids []int32
+	var name []byte
+	each := func(text []byte) (err error) {
+		if ids, err = encodeText(ctx, ids[:0], t, bytes.NewReader(text), encode); err != nil {
+			return err
+		}
+		for _, id := range ids {
+			name = append(name[:0], v.tokens[id]...)
+			if err := token(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	plain := Tokenizer{Unit: t.Unit, Normalize: None} // encodeText normalises
+	return &Splitter{tokenizer: plain, each: each}, nil
 }
 
 // Decode joins the tokens of ids with the unit's separator. An EndOfText that the tokenizer has
@@ -465,6 +500,18 @@ func (c *Counter) Add(token []byte) error { return c.keys.add(token, 1) }
 
 // Close removes the files.
 func (c *Counter) Close() { c.keys.close() }
+
+// Subwords is the vocabulary of a tokenizer of this many tokens that is learned from the words.
+// Tokens whose parts occur together fewer than minFrequency times, or twice, are not learned.
+func (c *Counter) Subwords(
+	ctx context.Context, size int, minFrequency int64,
+) (*Vocabulary, error) {
+	made, err := learnSubwords(ctx, c.keys, size, minFrequency, nil)
+	if err != nil {
+		return nil, err
+	}
+	return OfSubwords(made), nil
+}
 
 // Vocabulary is <unk>, the reserved tokens, then the tokens that occur at least minFrequency times,
 // by falling frequency, then by bytes.

@@ -9,6 +9,7 @@ import (
 	"rondo/corpus"
 	"rondo/corpus/examples"
 	"rondo/internal/app"
+	"rondo/job/jobspec"
 	"rondo/model"
 	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task/example"
@@ -53,6 +54,7 @@ func OpenExamples(
 	}
 	c := examples.Config{Source: source, Kind: e.examples, Tokenizer: Tokenizer(spec),
 		MinFrequency: spec.MinFrequency, MaxLength: int(spec.MaxLength), Vocabulary: vocabulary,
+		SubwordFile: jobspec.TokenizerFile(spec), Subwords: int(spec.VocabularySize),
 		Rows: int64(rows), OpenBucket: bucket.Open}
 	switch c.Kind {
 	case examples.Stories:

@@ -18,7 +18,7 @@ import (
 var errEnough = errors.New("enough examples")
 
 // builder writes a token file in two passes over the text. The first checks every row and counts
-// tokens and labels; the second encodes them.
+// tokens and labels; the second encodes them. A pass before them learns subwords.
 type builder struct {
 	cfg          Config
 	formats      formats
@@ -46,14 +46,35 @@ func build(ctx context.Context, cfg Config, f formats, to *corpus.TokenBuild) er
 	for number, label := range cfg.Labels {
 		b.labels[label] = int32(number)
 	}
-	return to.Read(ctx,
+	passes := []func(io.Reader) error{
 		func(r io.Reader) error { return b.survey(ctx, r, to.Scratch) },
-		func(r io.Reader) error { return b.encode(ctx, r, to) })
+		func(r io.Reader) error { return b.encode(ctx, r, to) },
+	}
+	if cfg.Tokenizer.Unit == corpus.Subword && cfg.Vocabulary == nil {
+		passes = slices.Insert(passes, 0, func(r io.Reader) error {
+			return b.learn(ctx, r, to.Scratch)
+		})
+	}
+	return to.Read(ctx, passes...)
+}
+
+func ignore([]byte) error { return nil }
+
+// learn is a pass before the first, which makes a vocabulary of subwords.
+func (b *builder) learn(ctx context.Context, r io.Reader, scratch string) error {
+	words := corpus.NewCounter(scratch)
+	defer words.Close()
+	err := b.read(ctx, r, [2]func([]byte) error{words.Add, ignore},
+		func([2]int) error { return nil })
+	if err != nil {
+		return err
+	}
+	b.vocabularies[0], err = words.Subwords(ctx, b.cfg.Subwords, b.cfg.MinFrequency)
+	return err
 }
 
 // survey is the first pass.
 func (b *builder) survey(ctx context.Context, r io.Reader, scratch string) error {
-	ignore := func([]byte) error { return nil }
 	use := [2]func([]byte) error{ignore, b.addLabel}
 	var counters [2]*corpus.Counter
 	for side := range b.sides() {
@@ -223,10 +244,13 @@ func (b *builder) read(
 ) error {
 	p := &pass{builder: b, use: use, done: done}
 	for side := range p.split {
+		use := func(token []byte) error { return p.token(side, token) }
 		var err error
-		p.split[side], err = b.cfg.Tokenizer.NewSplitter(func(token []byte) error {
-			return p.token(side, token)
-		})
+		if v := b.vocabularies[side]; v != nil {
+			p.split[side], err = v.NewSplitter(b.cfg.Tokenizer, use)
+		} else {
+			p.split[side], err = b.cfg.Tokenizer.NewSplitter(use)
+		}
 		if err != nil {
 			return err
 		}

@@ -70,9 +70,14 @@ const (
 // Config selects a file of examples. A .zip stands for the one file in it that has a format of the
 // kind; files in it whose names start with a dot or an underscore do not count.
 type Config struct {
-	Source    string // a path or the URL of an object, as in corpus.Config
-	Kind      Kind
-	Tokenizer corpus.Tokenizer // Tagged: words, not normalised; its tokens are taken as they are
+	Source string // a path or the URL of an object, as in corpus.Config
+	Kind   Kind
+	// Tokenizer of Tagged and Trees has words, not normalised: tokens are taken as they are. Only
+	// Labelled may have subwords.
+	Tokenizer corpus.Tokenizer
+	// SubwordFile and Subwords are as in corpus.Config.
+	SubwordFile string
+	Subwords    int
 	// MinFrequency and Reserved are as in corpus.Config, for each vocabulary that is built.
 	MinFrequency int64
 	Reserved     []string
@@ -101,6 +106,9 @@ func (c Config) validate() error {
 	case (c.Kind == Tagged || c.Kind == Trees) && !asWritten:
 		return fmt.Errorf("--tokenizer %s, --normalize %s: tokens with labels are taken as they "+
 			"are: give --tokenizer word --normalize none", c.Tokenizer.Unit, c.Tokenizer.Normalize)
+	case c.Kind != Labelled && c.Tokenizer.Unit == corpus.Subword:
+		return fmt.Errorf("--tokenizer: subwords are for texts with a label: give --tokenizer " +
+			"word")
 	case c.MaxLength < 1 || c.MaxLength > MaxLength:
 		return fmt.Errorf("--max-length %d is not in [1, %d]", c.MaxLength, MaxLength)
 	case c.MaxExamples < 0 || c.MaxExamples > MaxExamples:
@@ -159,6 +167,14 @@ func Open(ctx context.Context, cfg Config) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	if cfg.SubwordFile != "" && cfg.Vocabulary == nil {
+		read, err := corpus.ReadSubwords(ctx, corpus.Config{SubwordFile: cfg.SubwordFile,
+			OpenBucket: cfg.OpenBucket})
+		if err != nil {
+			return nil, err
+		}
+		cfg.Vocabulary = corpus.OfSubwords(read)
+	}
 	depends := struct {
 		Kind      Kind
 		MaxLength int
@@ -177,6 +193,7 @@ func Open(ctx context.Context, cfg Config) (*Set, error) {
 		Tokenizer:    cfg.Tokenizer,
 		MinFrequency: cfg.MinFrequency,
 		Reserved:     cfg.Reserved,
+		Subwords:     cfg.Subwords,
 		Vocabulary:   cfg.Vocabulary,
 		CacheDir:     cfg.CacheDir,
 		OpenBucket:   cfg.OpenBucket,

@@ -599,3 +599,49 @@ func TestDescribed(t *testing.T) {
 		}
 	}
 }
+
+// TestSubwords: texts with a label may have subwords, of a tokenizer that Open learns or reads.
+func TestSubwords(t *testing.T) {
+	texts := []string{"the cat sat on the mat", "the dog sat on the log", "the hat of the cat"}
+	source := write(t, "a.tsv", "x\t"+texts[0]+"\ny\t"+texts[1]+"\nx\t"+texts[2]+"\n")
+	learned := config(t, Labelled, source)
+	learned.Tokenizer.Unit, learned.Subwords = corpus.Subword, 270
+	s := open(t, learned)
+	v := s.Vocabulary()
+	if v.TokenizerJSON() == nil || v.Len() <= 256 || v.Len() > 270 {
+		t.Fatalf("%d tokens, of which some must be learned", v.Len())
+	}
+	for i, text := range texts {
+		tokens, label := make([]int32, s.Length(int64(i))), make([]int32, 1)
+		if err := s.Read(int64(i), tokens, label); err != nil {
+			t.Fatal(err)
+		}
+		want, err := v.Encode(learned.Tokenizer, text)
+		if err != nil || !slices.Equal(tokens, want) || len(want) >= len(text) {
+			t.Errorf("%q: %v, and Encode has %v (%v)", text, tokens, want, err)
+		}
+		if got := v.Decode(learned.Tokenizer, tokens); got != text {
+			t.Errorf("%q was decoded as %q", text, got)
+		}
+	}
+	again, file := learned, learned
+	again.CacheDir, again.Vocabulary = t.TempDir(), v
+	file.CacheDir, file.SubwordFile = t.TempDir(), write(t, "t.json", string(v.TokenizerJSON()))
+	for name, cfg := range map[string]Config{"vocabulary": again, "file": file} {
+		if open(t, cfg).Fingerprint() != s.Fingerprint() {
+			t.Errorf("the examples of the same %s are others", name)
+		}
+	}
+	long := learned
+	long.MaxLength = 6
+	if _, err := Open(t.Context(), long); err == nil ||
+		!strings.Contains(err.Error(), "more than --max-length 6 tokens") {
+		t.Errorf("a text above --max-length: %v", err)
+	}
+	pairs := config(t, Pairs, source)
+	pairs.Tokenizer.Unit = corpus.Subword
+	if _, err := Open(t.Context(), pairs); err == nil ||
+		!strings.Contains(err.Error(), "subwords are for texts with a label") {
+		t.Errorf("pairs of subwords: %v", err)
+	}
+}

@@ -22,7 +22,9 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
-	case "max_tokens", "eos", "text_field", "vocabulary_size", "shuffle_documents":
+	case "vocabulary_size":
+		return append(tasksOf("text_field"), task.Classify)
+	case "max_tokens", "eos", "text_field", "shuffle_documents":
 		return []string{task.LM, task.Fill, task.NGram, task.HMM, task.MLP}
 	case "blanks":
 		return []string{task.Fill}

@@ -31,13 +31,18 @@ func checkTokenizer(value string) error {
 // validateTokenizer refuses subwords for a task whose examples have words or characters.
 func validateTokenizer(spec *rondov1.JobSpec) error {
 	named := spec.Tokenizer == "char" || spec.Tokenizer == "word"
-	subwords := []string{task.LM, task.NGram, task.HMM, task.MLP}
+	subwords := []string{task.LM, task.Classify, task.NGram, task.HMM, task.MLP}
 	if named || slices.Contains(subwords, spec.Task) ||
 		!slices.Contains(tasksOf("tokenizer"), spec.Task) {
 		return nil
 	}
-	return usagef("--tokenizer %s is for --task %s, and the task is %s: give char or word",
-		spec.Tokenizer, strings.Join(subwords, " or "), spec.Task)
+	others := "char or word"
+	switch spec.Task {
+	case task.Tag, task.Tree, task.Answer: // they do not split words
+		others = "word"
+	}
+	return usagef("--tokenizer %s is for --task %s, and the task is %s: give %s", spec.Tokenizer,
+		strings.Join(subwords, " or "), spec.Task, others)
 }
 
 // keepTokenizer adds the fields of how texts are read that must not change within a job. A file may

@@ -20,6 +20,8 @@ func TestTokenizerFlag(t *testing.T) {
 		{"", "lm", "not one of", false},
 		{"bpe", "translate", "give char or word", false},
 		{"t.json", "fill", "give char or word", true},
+		{"bpe", "classify", "", false},
+		{"bpe", "tag", "the task is tag: give word", false},
 	} {
 		spec := Default()
 		spec.Tokenizer, spec.Task = c.tokenizer, c.task

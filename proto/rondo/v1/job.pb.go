@@ -1502,7 +1502,7 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\x03max\x18\x05 \x01(\x01H\x01R\x03max\x88\x01\x01\x12\x16\n" +
 	"\x06always\x18\x06 \x01(\bR\x06alwaysB\x06\n" +
 	"\x04_minB\x06\n" +
-	"\x04_max\"\xa2\xc6\x01\n" +
+	"\x04_max\"\xac\xc6\x01\n" +
 	"\aJobSpec\x12V\n" +
 	"\x03job\x18\x01 \x01(\tBD\xaa\xbb\x18@\n" +
 	"7name of the job; its keys in etcd lie under /rondo/JOB/\x12\x05rondoR\x03job\x12\x82\x05\n" +
@@ -1510,9 +1510,9 @@ const file_rondo_v1_job_proto_rawDesc = "" +
 	"\xe1\x04what the job trains: lm: a language model; classify: a label for a text; tag: a label for each token; fill: hidden tokens of a text; translate: another text; describe: a text for a vector; regress: the next row of a time series; reservoir: the same by an echo state network; ngram: counts of a text's n-grams, no network; hmm: a hidden Markov model of a text; mlp: the next token by a perceptron on those before it; answer: the answer to a question about a story, by a memory network; turing: the output of an algorithm, by a neural Turing machine; tree: labels of a tree and its nodes, by a recursive network\x12\x02lmR\x04task\x12\xdf\x06\n" +
 	"\x06corpus\x18\n" +
 	" \x01(\tB\xc6\x06\xaa\xbb\x18\xc1\x06\n" +
-	"\xad\x06training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line, .parquet in each row; FOLDER#train, #valid or #test: the files with that word in their names; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; tree: .txt or .ptb with a tree in brackets in each line, or with --tree balanced as classify; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xd3\x02\n" +
-	"\ttokenizer\x18\v \x01(\tB\xb4\x02\xaa\xbb\x18\xaf\x02\n" +
-	"\xa4\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, ngram, hmm and mlp); tasks of examples: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
+	"\xad\x06training data: a path, a blob URL (s3://, gs://, file://), or builtin:opticks. lm, fill, ngram, hmm and mlp: texts, also a folder, a pattern (texts/*.txt) or several, separated by commas; plain, .gz or .zst; .jsonl has a document in each line, .parquet in each row; FOLDER#train, #valid or #test: the files with that word in their names; classify: .tsv or .jsonl with label and text; tag: .conll; translate: .tsv or .txt with source and target; describe: .tsv with row and text; regress and reservoir: .csv, .npy or .parquet; answer: .txt in the format of the bAbI tasks; tree: .txt or .ptb with a tree in brackets in each line, or with --tree balanced as classify; each also as the one file of a .zip; turing: builtin:copy, builtin:repeat-copy or builtin:recall, which may have lengths, such as builtin:copy:1-20\x12\x0fbuiltin:opticksR\x06corpus\x12\xdd\x02\n" +
+	"\ttokenizer\x18\v \x01(\tB\xbe\x02\xaa\xbb\x18\xb9\x02\n" +
+	"\xae\x02what a token is: char, word, bpe: a part of a word, as a byte-level byte-pair encoding learns it from the corpus, or the path or blob URL of a tokenizer.json of Hugging Face's tokenizers or a .model of SentencePiece (these: lm, classify, ngram, hmm and mlp); tasks of examples: word, unless it is given\x12\x04char0\x01R\ttokenizer\x12\x9e\x01\n" +
 	"\x0fvocabulary_size\x18\x90\x03 \x01(\x03Bt\xaa\xbb\x18p\n" +
 	"Vtokens that --tokenizer bpe learns, the 256 bytes among them; a short text gives fewer\x12\x048192!\x00\x00\x00\x00\x00\x10p@)\x00\x00\x00\x00\x00\x00PAR\x0evocabularySize\x12\xb8\x01\n" +
 	"\tnormalize\x18\f \x01(\tB\x99\x01\xaa\xbb\x18\x94\x01\n" +
