@@ -112,8 +112,8 @@ func (d *Text) open(ctx context.Context) (err error) {
 		}
 		others, d.identity = d.evaluated.Tokens(), d.evaluated.Fingerprint()
 	}
-	if cmp.Or(spec.TextField, corpus.DefaultField) != corpus.DefaultField && !d.corpus.HasFields() &&
-		(d.evaluated == nil || !d.evaluated.HasFields()) {
+	hasFields := d.corpus.HasFields() || d.evaluated != nil && d.evaluated.HasFields()
+	if cmp.Or(spec.TextField, corpus.DefaultField) != corpus.DefaultField && !hasFields {
 		return app.Usagef("--text-field %s is for a .jsonl or .parquet, and the corpus has none: "+
 			"leave it out", spec.TextField)
 	}

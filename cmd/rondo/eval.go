@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -144,6 +145,24 @@ func printMetrics(out io.Writer, e telemetry.Eval) error {
 	return w.Flush()
 }
 
+// checkSearched refuses flags of rondo eval that the network's task does not read.
+func checkSearched(cmd *cobra.Command, of string) error {
+	for _, flag := range []struct {
+		name  string
+		tasks []string
+	}{
+		{"beam", []string{task.Translate, task.Describe}},
+		{"length-penalty", []string{task.Translate, task.Describe}},
+		{"vectors", []string{task.Describe}},
+	} {
+		if cmd.Flags().Changed(flag.name) && !slices.Contains(flag.tasks, of) {
+			return app.Usagef("--%s is for networks of --task %s, and this one's is %s: leave it "+
+				"out", flag.name, strings.Join(flag.tasks, " or "), of)
+		}
+	}
+	return nil
+}
+
 // evaluate measures a trained network on other data.
 func evaluate(
 	cmd *cobra.Command, location, source string, use job.Use, how job.Search,
@@ -153,6 +172,9 @@ func evaluate(
 		return telemetry.Eval{}, err
 	}
 	defer t.Close()
+	if err := checkSearched(cmd, t.Spec.Task); err != nil {
+		return telemetry.Eval{}, err
+	}
 	sayStep(cmd, t)
 	return t.Evaluate(cmd.Context(), source, how)
 }

@@ -14,3 +14,23 @@ func TestEvalWithoutCache(t *testing.T) {
 		}
 	}
 }
+
+// TestSearchOfOtherTasks: a beam is for texts that are searched, vectors for their descriptions.
+func TestSearchOfOtherTasks(t *testing.T) {
+	for _, c := range []struct{ flag, value, task, says string }{
+		{"beam", "2", "lm", "--beam is for networks of --task translate or describe, and this"},
+		{"length-penalty", "1", "classify", "--length-penalty is for networks of --task"},
+		{"vectors", "x.npy", "translate", "--vectors is for networks of --task describe"},
+		{"beam", "2", "describe", ""},
+		{"rows", "2", "lm", ""},
+	} {
+		cmd := evalCommand()
+		if err := cmd.Flags().Set(c.flag, c.value); err != nil {
+			t.Fatal(err)
+		}
+		err := checkSearched(cmd, c.task)
+		if (err == nil) != (c.says == "") || err != nil && !strings.HasPrefix(err.Error(), c.says) {
+			t.Errorf("--%s, task %s: %v; want %q", c.flag, c.task, err, c.says)
+		}
+	}
+}

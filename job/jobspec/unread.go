@@ -28,6 +28,10 @@ func unread(spec *rondov1.JobSpec, field protoreflect.Name) string {
 	switch field {
 	case "vocabulary_size":
 		return otherThan("tokenizer", spec.Tokenizer, "bpe")
+	case "min_frequency":
+		if TokenizerFile(spec) != "" {
+			return "--tokenizer char, word or bpe, and that is " + spec.Tokenizer
+		}
 	case "momentum":
 		return otherThan("optimizer", spec.Optimizer, "momentum", "nesterov")
 	case "beta1", "beta2":

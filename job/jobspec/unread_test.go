@@ -12,6 +12,8 @@ func TestUnreadFlags(t *testing.T) {
 	checkWrongFlags(t, []wrongFlag{
 		{"--vocabulary-size 500", "--vocabulary-size is for --tokenizer bpe, and that is char: " +
 			"leave it out"},
+		{"--tokenizer t.json --min-frequency 2", "--min-frequency is for --tokenizer char, word " +
+			"or bpe, and that is t.json"},
 		{"--momentum 0.5", "--momentum is for --optimizer momentum or nesterov, and that is adam"},
 		{"--optimizer sgd --beta1 0.9", "--beta1 is for --optimizer adam or adamw"},
 		{"--optimizer sgd --beta2 0.9", "--beta2 is for --optimizer adam or adamw"},
