@@ -13,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -213,6 +214,12 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 		"cpu": {func(p *patient) { p.unplaced("0/3 nodes are available: 3 Insufficient cpu.") },
 			[]string{"no node takes it: 0/3 nodes are available: 3 Insufficient cpu",
 				"--cpus-per-worker"}, false},
+		"gpu": {func(p *patient) {
+			p.unplaced("0/3 nodes are available: 3 Insufficient nvidia.com/gpu.")
+			p.pods[0].Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{
+				Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}}}}
+		}, []string{"3 Insufficient nvidia.com/gpu", "nvidia.com/gpu.present=true", "rondo scale"},
+			false},
 		"no claim": {func(p *patient) {
 			p.unplaced(`persistentvolumeclaim "texts" not found`)
 			p.claim("texts", "")

@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,10 +76,8 @@ func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
 			c.Reason == corev1.PodReasonUnschedulable {
 			return []Problem{{Object: name, Since: c.LastTransitionTime.Time,
-				Text: "no node takes it: " + oneLine(c.Message),
-				Remedy: "ask for less (--workers, --cpus-per-worker, --memory-per-worker, " +
-					"--node-selector), allow more (--toleration), or have nodes added or " +
-					"uncordoned"}}
+				Text:   "no node takes it: " + oneLine(c.Message),
+				Remedy: moreRoom(pod)}}
 		}
 	}
 	if pod.Status.Phase == corev1.PodFailed && len(pod.Status.ContainerStatuses) == 0 {
@@ -101,6 +100,27 @@ func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 	}
 	return nil
 }
+
+// moreRoom returns what helps a pod that no node takes.
+func moreRoom(pod *corev1.Pod) string {
+	const remedy = "ask for less (--workers, --cpus-per-worker, --memory-per-worker, " +
+		"--node-selector), allow more (--toleration), or have nodes added or uncordoned"
+	gpu := slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		_, asked := c.Resources.Limits[gpuResource]
+		return asked
+	})
+	if !gpu {
+		return remedy
+	}
+	return "each worker takes a GPU (" + gpuResource + ") of a node with label " + gpuLabel +
+		": wait for one, scale the job to the GPUs that there are (rondo scale), or " + remedy
+}
+
+// gpuResource and gpuLabel are set on nodes with GPUs by NVIDIA's device plugin and its discovery.
+const (
+	gpuResource = "nvidia.com/gpu"
+	gpuLabel    = "nvidia.com/gpu.present=true"
+)
 
 // ofContainer returns the problem of a container, or nil.
 func (s *scene) ofContainer(c *corev1.ContainerStatus) *Problem {
