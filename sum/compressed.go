@@ -62,6 +62,18 @@ func (c *Compressed) Resume(step, ring int64, skipped bool) {
 	c.resumed = true
 }
 
+// Keeps implements train.Keeper.
+func (c *Compressed) Keeps() bool { return c.summer.Keeps() }
+
+// SendAll implements train.Keeper.
+func (c *Compressed) SendAll() { c.summer.SendAll() }
+
+// OldMomentum implements train.Keeper.
+func (c *Compressed) OldMomentum() []float32 { return c.summer.OldMomentum(c.step) }
+
+// NewMomentum implements train.Keeper.
+func (c *Compressed) NewMomentum() []float32 { return c.summer.NewMomentum() }
+
 // Begin implements train.Sum.
 func (c *Compressed) Begin(ctx context.Context, step int64, rate float64) (bool, error) {
 	c.step, c.rate = step, rate

@@ -23,6 +23,14 @@ type evaluator struct {
 	evaluated *EvalReport // the last report
 }
 
+// evalDue reports whether an evaluation is due after a step, not counting the one at the end.
+func (e *evaluator) evalDue(step int64) bool {
+	if e.cfg.EvalEvery == 0 {
+		return e.task.Evaluates() && e.endsEpoch(step)
+	}
+	return e.task.Evaluates() && e.cfg.Local.Due(step, e.cfg.EvalEvery)
+}
+
 // evaluate scores all evaluation data. Each rank reads its own lanes from a zero state. The sums do
 // not depend on how the lanes are dealt.
 func (e *evaluator) evaluate(ctx context.Context) (EvalReport, error) {

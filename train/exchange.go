@@ -67,6 +67,21 @@ type Cutter interface {
 	SetCut(least int64)
 }
 
+// Keeper is a Sum that keeps parts of the ranks' gradients for later steps. No checkpoint has them,
+// so a step after which one may be saved sends all. Then a job that resumes from it computes the
+// same as one that goes on.
+type Keeper interface {
+	Keeps() bool // does so in this job
+	// SendAll makes the step send all, with what is kept. It is called between Resume and Begin.
+	SendAll()
+	// OldMomentum follows Begin. It returns host memory for the optimizer's momentum, which the
+	// ranks go on with; nil: they have it.
+	OldMomentum() []float32
+	// NewMomentum follows Finish in a step that sends all. It returns the ranks' momentum, which
+	// the optimizer is to store; nil: the optimizer has its own.
+	NewMomentum() []float32
+}
+
 // Tail is the number of floats behind the gradient in the same sum: see Task.Gradients.
 const Tail = tailSize
 
@@ -109,6 +124,9 @@ type exchange struct {
 	rank     int
 	ranks    int
 	now      func() time.Time
+
+	sendsAll bool // a Keeper's current step sends all
+	stops    bool // a rank wants to stop after the next step, which is to send all
 
 	own     tally         // of the current sum
 	lastSum time.Time     // when the ranks' last sum ended
@@ -172,6 +190,22 @@ func (x *exchange) sumOverRanks(
 	all := takeTally(tail)
 	all.slowest = takeArrivals(tail[tailArrival:], x.ranks)
 	return all, nil
+}
+
+// keeper returns the Sum if it keeps parts of gradients; nil: it does not.
+func (x *exchange) keeper() Keeper {
+	if k, ok := x.sum.(Keeper); ok && k.Keeps() {
+		return k
+	}
+	return nil
+}
+
+// postponeStop clears a wish to stop if something is kept. The next step sends it, and the wish
+// holds until then.
+func (x *exchange) postponeStop(all *tally) {
+	if x.keeper() != nil && !x.sendsAll {
+		x.stops, all.stop = all.stop > 0, 0
+	}
 }
 
 // put writes a rank's tally into its tail.

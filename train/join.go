@@ -116,6 +116,7 @@ func (t *Trainer) enter(ring Ring) error {
 func (t *Trainer) enterSum(ring Ring) (err error) {
 	x := t.exchange
 	x.rank, x.ranks, x.busy, x.sum = ring.Rank, len(ring.LaneEnds), 0, noSum{}
+	x.stops = false
 	t.slots.Enter(t.ranks)
 	if ring.NewSum == nil {
 		return nil

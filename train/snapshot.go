@@ -154,6 +154,11 @@ func (k *snapshotter) snapshot(progress Progress) (*Snapshot, error) {
 	return &s, nil
 }
 
+// saveDue reports whether a checkpoint is due after a step, whatever its evaluation gives.
+func (k *snapshotter) saveDue(step int64) bool {
+	return k.cfg.Save && (k.cfg.Local.Due(step, k.cfg.SaveEvery) || step == k.cfg.Steps)
+}
+
 // save gathers the lanes and shared-out slots over the ranks; rank 0 passes a snapshot to the
 // Saver. A failed save does not end the training: it is reported at once, and again at the end if
 // no later one succeeds.

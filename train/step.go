@@ -102,6 +102,7 @@ func (t *Trainer) step(ctx context.Context) (leave bool, err error) {
 		t.unit.undo()
 		return false, err
 	}
+	t.exchange.postponeStop(&all)
 	t.laps.end("exposed to the ring")
 	exposed := t.exchange.exposed()
 	norm, skipped, err := t.unit.update(ctx, end, all)
@@ -206,7 +207,20 @@ func (t *Trainer) beginSum(ctx context.Context, step int64, rate float64) error 
 	t.laps.begin()
 	t.exchange.waited = 0
 	t.exchange.sum.Resume(t.progress.Step, t.committed, t.progress.NonfiniteRun > 0)
+	keeper := t.exchange.keeper()
+	if keeper != nil {
+		t.exchange.sendsAll = t.exchange.stops || t.maySave(step)
+		t.exchange.stops = false
+		if t.exchange.sendsAll {
+			keeper.SendAll()
+		}
+	}
 	measured, err := t.exchange.sum.Begin(ctx, step, rate)
+	if keeper != nil && t.momentumGone {
+		if m := keeper.OldMomentum(); m != nil {
+			t.dev.Download(m, t.ownSlots()[0])
+		}
+	}
 	if measured {
 		t.exchange.lastSum = t.cfg.Now()
 		t.laps.end("measuring the ring")
@@ -298,18 +312,14 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 
 	t.laps.begin()
 	compared := len(t.ring.LaneEnds) == 1
-	epochEnds := t.endsEpoch(step)
-	evalDue := t.task.Evaluates() &&
-		(every(t.cfg.EvalEvery) || t.cfg.EvalEvery == 0 && epochEnds)
-	saveDue := t.cfg.Save && (every(t.cfg.SaveEvery) || last || t.stopped)
-	mayBeBest := t.cfg.Save && evalDue && (t.cfg.SaveBest || t.cfg.EarlyStop > 0)
+	evalDue, saveDue := t.evalDue(step), t.saveDue(step) || t.cfg.Save && t.stopped
 	if every(t.cfg.CheckEvery) {
 		if err := t.rollCall(ctx); err != nil {
 			return err
 		}
 		t.laps.end("roll call")
 		compared = true
-	} else if saveDue || mayBeBest { // after a split all ranks resume from this snapshot
+	} else if saveDue || t.maySave(step) { // after a split all ranks resume from this snapshot
 		if err := t.compareDigests(ctx); err != nil {
 			return err
 		}
@@ -323,7 +333,7 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 		last = last || t.endsEarly(&after)
 		saveDue = saveDue || t.cfg.Save && (last || best && t.cfg.SaveBest)
 	}
-	if !t.task.Evaluates() && epochEnds {
+	if !t.task.Evaluates() && t.endsEpoch(step) {
 		after.Plateau.Measure(t.progress.EpochLoss(), t.cfg.Schedule.Patience)
 	}
 	if saveDue {
@@ -341,6 +351,12 @@ func (t *Trainer) afterStep(ctx context.Context) error {
 	t.reportUnrecorded()
 	t.record(compared)
 	return nil
+}
+
+// maySave reports whether a step may end with a checkpoint, unless by a stop.
+func (t *Trainer) maySave(step int64) bool {
+	maybeBest := t.evalDue(step) && (t.cfg.SaveBest || t.cfg.EarlyStop > 0)
+	return t.saveDue(step) || t.cfg.Save && maybeBest
 }
 
 // record tells Config.Record of the last step.

@@ -2,6 +2,7 @@ package train
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"testing"
@@ -168,8 +169,82 @@ func summerKeeps(t *testing.T, job job) {
 	}
 }
 
-// If the ranks sum their own momenta, the update uses the rule without momentum, and the sum is not
-// stored as a momentum. A single rank has the momentum in the update.
+// keepers are the ways to sum that keep parts of a gradient.
+var keepers = map[string]compress.Config{"rounded": {Feedback: true}, "top": {TopK: 0.05},
+	"PowerSGD": {PowerSGD: 1, Seed: 3, After: 9},
+	"momenta": {TopK: 0.05, After: 9,
+		Momentum: compress.Momentum{Decay: 0.9, Gain: 1, Nesterov: true}}}
+
+// keepingJob is a resumable job whose Summers keep parts of a gradient.
+func keepingJob(t *testing.T, config compress.Config) job {
+	j := resumable(compute.LSTM, false, compute.Nesterov)
+	j.config.Clip.Scope = optim.ScopeWorker
+	if config.Momentum.On() {
+		j.update = sum.Update{MomentumAfter: config.After, Decay: config.Momentum.Decay}
+	}
+	summing(t, &j, config)
+	return j
+}
+
+// A job that resumes from a checkpoint has the bits of one that goes on, though no checkpoint holds
+// what the ranks keep. That also holds if the checkpoint's step was skipped.
+func TestSummerResumes(t *testing.T) {
+	for name, config := range keepers {
+		for _, every := range []int64{18, 50} { // step 18 is skipped
+			for _, local := range []optim.Local{{}, outers(5)[2]} {
+				j := keepingJob(t, config)
+				if local.On() {
+					if config.Momentum.On() {
+						continue // the momentum stays in the rounds
+					}
+					j = inRounds(j, local)
+				}
+				j.config.SaveEvery = every
+				straight := j.mustRun(t)
+				second := j
+				summing(t, &second, config)
+				second.device = nil
+				second.reload = func(trainer *Trainer) *Snapshot {
+					return reload(t, trainer, straight.saved[0])
+				}
+				want := straight.saved[len(straight.saved)-1]
+				rest := second.mustRun(t)
+				t.Run(fmt.Sprintf("%s, every %d, rounds %v", name, every, local.On()),
+					func(t *testing.T) {
+						sameSnapshot(t, rest.saved[len(rest.saved)-1], want)
+					})
+			}
+		}
+	}
+}
+
+// A stop comes a step later if something is kept, and its checkpoint then lacks nothing.
+func TestSummerStops(t *testing.T) {
+	for name, config := range keepers {
+		const stop = 51
+		j := keepingJob(t, config)
+		j.config.SaveEvery = stop
+		straight := j.mustRun(t)
+		first := j
+		first.config.SaveEvery = 0
+		summing(t, &first, config)
+		first.prepare = func(rank int, trainer *Trainer) {
+			if rank == 1 {
+				trainer.cfg.Observer = &stopper{Observer: trainer.cfg.Observer, trainer: trainer,
+					after: stop - 2}
+			}
+		}
+		half := first.mustRun(t)
+		if !half.result.Stopped || half.result.Progress.Step != stop {
+			t.Fatalf("%s: stopped at step %d: %v", name, half.result.Progress.Step,
+				half.result.Stopped)
+		}
+		sameSnapshot(t, half.saved[0], straight.saved[0])
+	}
+}
+
+// If the ranks sum their own momenta, the update uses the rule without momentum, and a checkpoint
+// has their sum. A single rank has the momentum in the update.
 func TestSumsOfMomenta(t *testing.T) {
 	for _, rule := range []compute.Optimizer{compute.Momentum, compute.Adam, compute.AdamW} {
 		j := newJob(2)
@@ -188,8 +263,8 @@ func TestSumsOfMomenta(t *testing.T) {
 			t.Errorf("optimizer %d: a momentum is in the update of momenta", rule)
 		}
 		moves := func(v float32) bool { return v != 0 }
-		if slices.ContainsFunc(got.Slots[0].Data, moves) {
-			t.Errorf("optimizer %d: a momentum is kept", rule)
+		if !slices.ContainsFunc(got.Slots[0].Data, moves) {
+			t.Errorf("optimizer %d: the checkpoint lacks the ranks' momentum", rule)
 		}
 		var alone outcome
 		j.ranks, j.summer = 1, nil

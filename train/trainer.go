@@ -106,8 +106,9 @@ func (t *Trainer) result(regroup bool) Result {
 		TokensPerSecond: t.reporter.rates.median(), Eval: t.evaluated}
 }
 
-// RequestStop asks all ranks to stop after the current step, with a snapshot. Any goroutine on any
-// rank may call it at any time. The request holds in later rings too.
+// RequestStop asks all ranks to stop after the current step, with a snapshot, or after the next if
+// the Sum is a Keeper. Any goroutine on any rank may call it at any time. The request holds in
+// later rings too.
 func (t *Trainer) RequestStop() { t.stopping.Store(true) }
 
 // RequestRegroup asks all ranks to leave the ring after the current step, so that another can be

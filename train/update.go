@@ -273,6 +273,11 @@ func (u *updater) updateBySum(all tally) {
 	u.update()
 	if u.momentumGone { // so that it is not used as the momentum later
 		u.dev.Zero(u.ownSlots()[0])
+		if k := u.exchange.keeper(); k != nil && u.exchange.sendsAll {
+			if m := k.NewMomentum(); m != nil && allFinite(m) {
+				u.dev.Upload(u.ownSlots()[0], m)
+			}
+		}
 	}
 	u.laps.end("update")
 }

@@ -24,6 +24,12 @@ func (d *dense) join(ring Ring, place Place) {
 
 func (d *dense) settle(bool) {}
 
+func (d *dense) renew(int64) {
+	if d.lookup != nil {
+		d.lookup.renew()
+	}
+}
+
 // ready starts all sums but the lookup's: its touched tokens are not known yet. The withheld
 // rounding errors are not scaled, because the next step's rate is about the same.
 func (d *dense) ready(

@@ -28,6 +28,9 @@
 //
 // # Lost steps and lost ranks
 //
+// A step that ends with a checkpoint sends all numbers, kept ones too, because no checkpoint holds
+// them ([Summer.SendAll]).
+//
 // A Summer's kept numbers, momentum included, are those after the last committed step. The numbers
 // after the current step are stored apart until its commit, so a repeated step starts from the same
 // state. A rank keeps its numbers when the ring changes. They are lost with the rank, and when its

@@ -46,8 +46,8 @@ const leastLookup = 1 << 14
 // pauseSteps is the number of steps without an exchange after one that saved nothing.
 const pauseSteps = 15
 
-// touchedTokens finds the tokens that any rank has touched. All ranks start it anew with each ring,
-// so its pause is the same on all.
+// touchedTokens finds the tokens that any rank has touched. All ranks renew it in the same
+// steps, so its pause is the same on all.
 type touchedTokens struct {
 	Lookup
 	own    []uint32  // one bit for each token that this rank has touched
@@ -67,9 +67,13 @@ func newTouchedTokens(l *Lookup) *touchedTokens {
 	return &touchedTokens{Lookup: *l, own: make([]uint32, (l.Tokens()+31)/32)}
 }
 
-func (l *touchedTokens) join(world int) {
+// renew forgets the touched tokens and the pause.
+func (l *touchedTokens) renew() {
 	clear(l.own)
 	l.pause = 0
+}
+
+func (l *touchedTokens) join(world int) {
 	n := len(l.own)
 	l.all, l.ends = make([]float32, world*n), make([]int, world)
 	for rank := range l.ends {

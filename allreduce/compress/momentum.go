@@ -18,14 +18,14 @@ func (m Momentum) valid() bool {
 	return m == Momentum{} || m.Decay >= 0 && m.Decay < 1 && m.Gain > 0
 }
 
-// apply replaces the gradient in x by the numbers to send, and computes after, the new u, from
-// before.
-func (m Momentum) apply(x, before, after []float32) {
+// apply replaces the gradient in x by the numbers to send, and computes of's new u.
+func (m Momentum) apply(x []float32, of gradient) {
 	decay, gain := float32(m.Decay), float32(m.Gain)
+	ofOld := float32(m.Decay * of.share)
 	for i, g := range x {
 		g = float32(gain * g)
-		u := float32(decay*before[i]) + g
-		after[i] = u
+		u := float32(ofOld*of.velocity[i]) + g
+		of.nextVelocity[i] = u
 		if m.Nesterov {
 			u = float32(decay*u) + g
 		}

@@ -27,7 +27,7 @@ type powerSGD struct {
 	second []float32 // the transposed Q of each matrix
 	local  []float32 // this rank's part of second
 	warm   []float32 // second after the last committed step
-	fresh  []float32 // initial warm of this ring
+	fresh  []float32 // warm after the last renew
 }
 
 // matrix is a matrix that is sent as two factors.
@@ -57,11 +57,12 @@ func newPowerSGD(c Config) *powerSGD {
 	return s
 }
 
-// join draws new factors from the seed and the ring's generation, so that all ranks have the same
-// ones, newcomers too.
-func (s *powerSGD) join(ring Ring, place Place) {
-	s.ring, s.place = ring, place
-	rng := rand.New(rand.NewPCG(s.seed, uint64(place.Generation)))
+func (s *powerSGD) join(ring Ring, place Place) { s.ring, s.place = ring, place }
+
+// renew draws new factors from the seed and the step, so that all ranks have the same ones,
+// newcomers too.
+func (s *powerSGD) renew(step int64) {
+	rng := rand.New(rand.NewPCG(s.seed, uint64(step)))
 	for i := range s.fresh {
 		s.fresh[i] = float32(rng.NormFloat64())
 	}

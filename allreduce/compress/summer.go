@@ -72,7 +72,7 @@ type Summer struct {
 	ring   *timedRing
 	place  Place
 	kept   feedback
-	whole  bool          // the step of the last Sum was sent whole, by After
+	all    bool          // SendAll was called for this step
 	begun  int           // end of the floats that Ready has announced for this step
 	busy   time.Duration // of the last Sum
 }
@@ -87,16 +87,20 @@ type method interface {
 	sum(ctx context.Context, g gradient, begin int) error
 	// settle ends the step of the last sum. skipped: no rank applied it.
 	settle(skipped bool)
+	// renew drops what earlier steps have left. It follows join and each step that sent all, so
+	// that a job that resumes after the step computes the same.
+	renew(step int64)
 }
 
 // gradient is a rank's gradient with its error feedback. Its sum is replaced by the sum over the
 // ranks of sum + scale * kept. The rank's new kept numbers are written to next, whose old content
 // is not used. kept and next are nil if nothing is withheld. velocity and nextVelocity are
-// Momentum's u before and after the step; nil: no momentum.
+// Momentum's u before and after the step; nil: no momentum. This rank's u is share times velocity.
 type gradient struct {
 	sum, kept, next        []float32
 	scale                  float32
 	velocity, nextVelocity []float32
+	share                  float64
 }
 
 // New returns a Summer that is in no ring yet.
@@ -165,9 +169,36 @@ func (s *Summer) Join(ring Ring, place Place) {
 // after that step stay, even if this rank has not heard of its completion. All others are dropped.
 // skipped: the step was not applied, so the numbers kept before it stay.
 func (s *Summer) Resume(step, ring int64, skipped bool) {
-	s.begun = 0
+	s.begun, s.all = 0, false
 	s.kept.resume(stepEnd{step, ring}, skipped)
 	s.method.join(s.ring, s.place)
+	s.method.renew(step)
+}
+
+// Keeps reports whether this rank keeps numbers for later steps.
+func (s *Summer) Keeps() bool { return s.kept.kept != nil }
+
+// SendAll makes the next Sum send all numbers, kept ones too, in float32. The ranks then keep
+// nothing, and the method starts anew, as in a job that resumes after the step. All ranks call it
+// in the same steps, between Resume or Commit and Ready.
+func (s *Summer) SendAll() { s.all = true }
+
+// OldMomentum returns memory for the optimizer's momentum, which the caller fills before the next
+// Sum. The ranks go on with equal parts of it. It is nil if they have their own.
+func (s *Summer) OldMomentum(step int64) []float32 {
+	if !s.kept.whole || step-1 <= s.config.After {
+		return nil
+	}
+	return s.kept.velocity
+}
+
+// NewMomentum returns the sum of the ranks' momenta after a step of SendAll, which the optimizer is
+// to hold until the next step; nil: there is none.
+func (s *Summer) NewMomentum() []float32 {
+	if !s.kept.nextWhole || s.kept.nextAt.step <= s.config.After {
+		return nil
+	}
+	return s.kept.nextVelocity
 }
 
 // Overlaps reports whether Ready starts sums. Only the dense method can send parts before it has
@@ -189,6 +220,9 @@ func (s *Summer) Touch(ids []int32) {
 // the latest when Sum returns; nil: no time.
 func (s *Summer) Ready(ctx context.Context, sum []float32, end int, ended *time.Time) error {
 	s.check(sum)
+	if s.all {
+		return nil
+	}
 	begin := s.begun
 	s.begun = end
 	return s.method.ready(ctx, s.kept.of(sum, 1), begin, end, ended)
@@ -212,13 +246,32 @@ func (s *Summer) Sum(ctx context.Context, step int64, rate float64, sum []float3
 	s.kept.nextAt, s.kept.nextRate = stepEnd{step, s.place.Generation}, rate
 	begin := s.begun
 	s.begun = 0
-	if s.whole = step <= s.config.After; s.whole {
-		addScaled(sum, s.kept.kept, s.kept.scale(rate)) // kept by a run with another After
-		clear(s.kept.next)
-		clear(s.kept.nextVelocity)
-		return s.ring.AllReduce(ctx, sum)
+	s.kept.nextWhole = s.all || step <= s.config.After
+	s.all = false
+	g := s.kept.of(sum, s.kept.scale(rate))
+	if s.kept.whole { // the velocity is the sum of the ranks'
+		g.share = 1 / float64(s.place.World)
 	}
-	return s.method.sum(ctx, s.kept.of(sum, s.kept.scale(rate)), begin)
+	if s.kept.nextWhole {
+		return s.sumAll(ctx, step, g)
+	}
+	return s.method.sum(ctx, g, begin)
+}
+
+// sumAll sums all numbers and those kept. After Config.After it sums the ranks' momenta, too.
+func (s *Summer) sumAll(ctx context.Context, step int64, g gradient) error {
+	momenta := step > s.config.After && s.config.Momentum.On()
+	clear(g.nextVelocity)
+	if momenta {
+		s.config.Momentum.apply(g.sum, g)
+	}
+	addScaled(g.sum, g.kept, g.scale)
+	clear(g.next)
+	err := s.ring.AllReduce(ctx, g.sum)
+	if err == nil && momenta {
+		err = s.ring.AllReduce(ctx, g.nextVelocity)
+	}
+	return err
 }
 
 // Busy returns the time that the last Sum spent outside of the ring.
@@ -239,8 +292,11 @@ func (s *Summer) Probe(ctx context.Context, buf []float32) error {
 
 // Commit ends the step of the last Sum. skipped: the sum was not finite, and no rank applied it.
 func (s *Summer) Commit(skipped bool) {
+	sent := s.kept.nextWhole
 	s.kept.commit(skipped)
-	if !s.whole {
+	if sent {
+		s.method.renew(s.kept.keptAt.step)
+	} else {
 		s.method.settle(skipped)
 	}
 }
@@ -255,6 +311,7 @@ type feedback struct {
 	kept, next             []float32
 	velocity, nextVelocity []float32 // likewise, Momentum's u; nil: no momentum
 	keptAt, nextAt         stepEnd
+	whole, nextWhole       bool    // nothing is kept, since that step sent all or is unknown
 	keptRate, nextRate     float64 // rates of kept and next
 }
 
@@ -281,15 +338,26 @@ func newFeedback(n int, momentum bool) feedback {
 }
 
 func (f *feedback) of(sum []float32, scale float32) gradient {
-	return gradient{sum, f.kept, f.next, scale, f.velocity, f.nextVelocity}
+	return gradient{sum, f.kept, f.next, scale, f.velocity, f.nextVelocity, 1}
 }
 
-// commit makes next the kept numbers. After a skipped step next may be NaN, so kept stays.
+// drop forgets the kept numbers.
+func (f *feedback) drop() {
+	clear(f.kept)
+	clear(f.velocity)
+	f.whole = true
+}
+
+// commit makes next the kept numbers. After a skipped step next may be NaN, so kept stays. If that
+// step was to send all, kept is dropped, since a job that resumes after it has none.
 func (f *feedback) commit(skipped bool) {
-	if !skipped {
+	switch {
+	case !skipped:
 		f.kept, f.next = f.next, f.kept
 		f.velocity, f.nextVelocity = f.nextVelocity, f.velocity
-		f.keptRate = f.nextRate
+		f.keptRate, f.whole = f.nextRate, f.nextWhole
+	case f.nextWhole:
+		f.drop()
 	}
 	f.keptAt = f.nextAt
 	f.nextAt = stepEnd{}
@@ -301,8 +369,7 @@ func (f *feedback) resume(at stepEnd, skipped bool) {
 	case at == f.nextAt && at != (stepEnd{}):
 		f.commit(skipped)
 	default:
-		clear(f.kept)
-		clear(f.velocity)
+		f.drop()
 		f.keptAt = at
 	}
 	f.nextAt = stepEnd{}

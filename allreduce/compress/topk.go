@@ -51,6 +51,8 @@ func (t *topK) join(ring Ring, place Place) {
 
 func (t *topK) settle(bool) {}
 
+func (t *topK) renew(int64) {}
+
 // sent returns the indices that a rank sends, and the numbers.
 func (t *topK) sent(rank int) (indices []uint32, values []float32) {
 	own := t.wire[rank*2*t.total:][:2*t.total]
@@ -64,7 +66,7 @@ func (t *topK) sum(ctx context.Context, g gradient, _ int) error {
 	sum, next := g.sum, g.next
 	copy(next, sum)
 	if t.momentum.On() {
-		t.momentum.apply(next, g.velocity, g.nextVelocity)
+		t.momentum.apply(next, g)
 	}
 	addScaled(next, g.kept, g.scale)
 	indices, values := t.sent(t.place.Rank)
