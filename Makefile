@@ -95,6 +95,20 @@ storm: deps ## lose any two hosts of workers at once, 500 times; print the times
 	CGO_ENABLED=$(CGO) RONDO_STORM_ROUNDS=500 go test -count 1 -v -timeout 240m -run TestStorm \
 		./integration
 
+.PHONY: replay
+replay: deps ## run a simulation of workers twice with the same history: SEED=1449 FAULT=40s
+	CGO_ENABLED=0 go build -o bin/replay ./internal/replay
+	CGO_ENABLED=0 GOOS=wasip1 GOARCH=wasm go test -c -ldflags -s -o bin/worker.wasm ./worker
+	for run in 1 2; do (cd worker && ../bin/replay ../bin/worker.wasm \
+		-test.run 'TestSimulation$$' -seed $(SEED) -fault $(FAULT)) \
+		>bin/history-$$run.txt 2>&1; echo "exit $$?" >>bin/history-$$run.txt; done
+	cat bin/history-1.txt
+	cmp bin/history-1.txt bin/history-2.txt
+	tail -n 1 bin/history-1.txt | grep -q '^exit 0$$'
+
+SEED = 1
+FAULT = 5s
+
 .PHONY: integration-k8s
 integration-k8s: deps ## jobs on the Kubernetes cluster that integration/k8s/README.md asks for
 	CGO_ENABLED=$(CGO) go test -count 1 -v -timeout 120m ./integration/k8s
@@ -111,6 +125,7 @@ nightly: deps soak storm ## soak, storm, jumping clocks, thousands of histories,
 	scripts/test-arm64.sh -run 'Conformance|Head|FlatBits'
 	for longest in 5s 40s; do CGO_ENABLED=$(CGO) go test -count 1 -timeout 60m \
 		-run Simulation ./worker -seeds 3000 -fault $$longest || exit 1; done
+	$(MAKE) --no-print-directory replay SEED=1449 FAULT=40s
 	CGO_ENABLED=$(CGO) scripts/fuzz.sh 10m
 	for system in windows darwin freebsd; do \
 		CGO_ENABLED=0 GOOS=$$system go build ./... || exit 1; done

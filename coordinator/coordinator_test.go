@@ -141,7 +141,7 @@ func (p *place) until(what string, holds func(cluster.View, int64) bool) cluster
 	defer tick.Stop()
 	for {
 		view, err := p.store.View(p.ctx)
-		if err == nil && holds(view, meet.RunOf(view.Spec)) {
+		if err == nil && holds(view, jobspec.RunOf(view.Spec)) {
 			return view
 		}
 		select {

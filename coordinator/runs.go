@@ -63,7 +63,7 @@ func (p *process) next(ctx context.Context) (*rondov1.JobSpec, error) {
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case err == nil && meet.RunOf(stored) > p.last:
+		case err == nil && jobspec.RunOf(stored) > p.last:
 			return meet.Decode(stored)
 		case err != nil && failures == 0 && !errors.Is(err, cluster.ErrNoSpec):
 			p.log.Warn("looking for the next run again", "error", err)
@@ -89,7 +89,7 @@ func (p *process) stored(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("the job's spec: %w", err)
 	}
 	stored, created, err := p.store.PutRun(ctx, text, func(stored []byte) bool {
-		return meet.RunOf(stored) < p.own.Submitted
+		return jobspec.RunOf(stored) < p.own.Submitted
 	})
 	if created {
 		p.log.Info("the job is submitted", "job", p.own.Job, "run", p.own.Submitted)
@@ -101,7 +101,7 @@ func (p *process) stored(ctx context.Context) ([]byte, error) {
 // logDifference logs once that this process's run was submitted with another spec.
 func (p *process) logDifference(stored []byte) {
 	spec := &rondov1.JobSpec{}
-	if p.differenceLogged || meet.RunOf(stored) != p.own.Submitted ||
+	if p.differenceLogged || jobspec.RunOf(stored) != p.own.Submitted ||
 		proto.Unmarshal(stored, spec) != nil || proto.Equal(spec, p.own) {
 		return
 	}
@@ -185,7 +185,7 @@ func (l *runLeadership) LoadPlan(ctx context.Context) (cluster.Plan, error) {
 			l.election.seen = losses
 		}
 		switch {
-		case err == nil && meet.RunOf(stored) == l.election.spec.Submitted:
+		case err == nil && jobspec.RunOf(stored) == l.election.spec.Submitted:
 			return plan, nil
 		case err == nil:
 			return cluster.Plan{}, errSuperseded

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"rondo/cluster"
-	"rondo/cluster/meet"
 	"rondo/internal/app"
 	"rondo/job/jobspec"
 )
@@ -175,7 +174,7 @@ func (w *worker) watch(life context.Context, end context.CancelCauseFunc, plans 
 // there is none or etcd does not answer; the next plan causes another look.
 func (w *worker) newerRun(ctx context.Context) int64 {
 	stored, err := w.registry.Spec(ctx)
-	if run := meet.RunOf(stored); err == nil && run > w.spec.Submitted {
+	if run := jobspec.RunOf(stored); err == nil && run > w.spec.Submitted {
 		return run
 	}
 	return 0

@@ -18,7 +18,6 @@ import (
 	"rondo/allreduce/memnet"
 	"rondo/cluster"
 	"rondo/cluster/coordinator"
-	"rondo/cluster/meet"
 	"rondo/cluster/memstore"
 	"rondo/cluster/rpc"
 	"rondo/job"
@@ -147,7 +146,7 @@ func (w *world) startWorkerOn(host string) string {
 	p := &simWorker{kill: kill, worker: &worker{reports: reports{log: w.logger(name)},
 		spec: w.spec, data: w.data, name: name,
 		member: cluster.Member{ID: name, Address: name, Host: host, PID: 1, Process: name,
-			Version: meet.Version(), Identity: "the same"}}}
+			Version: "of this build", Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
 	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
 	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
@@ -197,7 +196,7 @@ func (w *world) startCoordinator(number int) {
 				MaxWorkers: int(spec.MaxWorkers), Lanes: int(spec.Batch),
 				Groups:       int(jobspec.LaneGroups(spec)),
 				JoinTimeout:  spec.JoinTimeout.AsDuration(),
-				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: meet.Version(),
+				PauseTimeout: spec.PauseTimeout.AsDuration(), Version: "of this build",
 				Run: spec.Submitted},
 			Self:     cluster.Leader{ID: id, Address: id},
 			LeaseTTL: spec.LeaseTtl.AsDuration(),

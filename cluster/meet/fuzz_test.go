@@ -36,8 +36,8 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		_ = allow.Check(spec) // an error or none
-		if RunOf(text) != spec.Submitted {
-			t.Errorf("run %d of %v", RunOf(text), spec)
+		if jobspec.RunOf(text) != spec.Submitted {
+			t.Errorf("run %d of %v", jobspec.RunOf(text), spec)
 		}
 		order := proto.MarshalOptions{Deterministic: true}
 		once, err := order.Marshal(spec)

@@ -177,12 +177,13 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 	var reason error // last one before the timeout
 	for first := true; ; first = false {
 		stored, err := store.Spec(limited)
-		if err == nil && RunOf(stored) >= c.Run {
+		if err == nil && jobspec.RunOf(stored) >= c.Run {
 			return Decode(stored)
 		}
 		if err == nil {
 			err = fmt.Errorf("job %s is at run %d; this process waits for run %d, which its "+
-				"coordinator submits when the older one has ended", c.Job, RunOf(stored), c.Run)
+				"coordinator submits when the older one has ended", c.Job, jobspec.RunOf(stored),
+				c.Run)
 		}
 		if reason == nil || limited.Err() == nil {
 			reason = err
@@ -200,15 +201,6 @@ func (c Config) Spec(ctx context.Context, store cluster.Registry) (*rondov1.JobS
 			return nil, fmt.Errorf("waited %v for the job to be submitted: %w", patience, reason)
 		}
 	}
-}
-
-// RunOf returns the run's number in a stored spec; 0 if it has none or cannot be read.
-func RunOf(stored []byte) int64 {
-	spec := &rondov1.JobSpec{}
-	if err := proto.Unmarshal(stored, spec); err != nil {
-		return 0
-	}
-	return spec.Submitted
 }
 
 // Decode decodes and validates a stored spec.

@@ -98,6 +98,7 @@ func processRooms() []room {
 		{path: "internal/procgroup", never: network + " " + graphs},
 		{path: "internal/drawing", never: network + " " + graphs},
 		{path: "internal/flock", never: network + " " + graphs},
+		{path: "internal/replay", never: network + " " + graphs},
 	}
 }
 

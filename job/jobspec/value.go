@@ -8,10 +8,12 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"rondo/compute"
+	rondov1 "rondo/proto/rondo/v1"
 	"rondo/task"
 )
 
@@ -135,4 +137,13 @@ func duration(value protoreflect.Value) time.Duration {
 		panic(fmt.Sprintf("jobspec: %T is not a duration", message))
 	}
 	return d.AsDuration()
+}
+
+// RunOf returns the run's number in a stored spec; 0 if it has none or cannot be read.
+func RunOf(stored []byte) int64 {
+	spec := &rondov1.JobSpec{}
+	if err := proto.Unmarshal(stored, spec); err != nil {
+		return 0
+	}
+	return spec.Submitted
 }
