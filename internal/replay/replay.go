@@ -26,6 +26,11 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	empty, err := os.MkdirTemp("", "rondo-replay-") // names that are taken would be drawn again
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(empty) }()
 	cache, err := wazero.NewCompilationCacheWithDir(filepath.Join(folder, "rondo", "replay"))
 	if err != nil {
 		return err
@@ -44,8 +49,8 @@ func run(ctx context.Context, args []string) error {
 	var c clock
 	_, err = runtime.InstantiateModule(ctx, code, wazero.NewModuleConfig().WithArgs(args...).
 		WithStdin(os.Stdin).WithStdout(os.Stdout).WithStderr(os.Stderr).
-		WithFSConfig(wazero.NewFSConfig().WithDirMount("/", "/")).
-		WithEnv("PWD", here).WithEnv("TMPDIR", os.TempDir()).
+		WithFSConfig(wazero.NewFSConfig().WithDirMount("/", "/").WithDirMount(empty, scratch)).
+		WithEnv("PWD", here).WithEnv("TMPDIR", scratch).
 		WithRandSource(rand.NewChaCha8([32]byte{})).
 		WithWalltime(c.wall, sys.ClockResolution(tick)).
 		WithNanotime(c.read, sys.ClockResolution(tick)).WithNanosleep(c.sleep))
@@ -55,6 +60,8 @@ func run(ctx context.Context, args []string) error {
 const (
 	tick  = time.Microsecond
 	epoch = 1_700_000_000 // seconds
+
+	scratch = "/rondo-replay" // the program's folder of temporary files
 )
 
 // clock is both clocks of a program, in nanoseconds since it began.
