@@ -29,14 +29,17 @@ type known struct {
 	over       bool
 }
 
-// tell records events of the Job for what has changed since the last look. Without ours it only
-// takes notice, because the observer beside the leader tells.
+// tell records events of the Job for what has changed since the last look. In its first look it
+// knows no change, and tells the newest ring and the newest checkpoint, in case no observer was
+// there. Without ours it only takes notice, because the observer beside the leader tells.
 func (k *keeper) tell(ctx context.Context, run int64, view cluster.View, ours bool) {
 	progress := k.progress(view)
 	news, now := k.news(run, view, progress)
-	anew := k.known.run != now.run
+	if k.known.run != now.run {
+		news = newest(news)
+	}
 	k.known = now
-	if !ours || anew {
+	if !ours {
 		return
 	}
 	for _, e := range news {
@@ -47,6 +50,17 @@ func (k *keeper) tell(ctx context.Context, run int64, view cluster.View, ours bo
 			k.trouble(err.Error())
 		}
 	}
+}
+
+// newest returns the last event of each reason, of those that are recorded once.
+func newest(news []kube.Event) (of []kube.Event) {
+	for i, e := range news {
+		later := func(o kube.Event) bool { return o.Reason == e.Reason }
+		if e.Once != "" && !slices.ContainsFunc(news[i+1:], later) {
+			of = append(of, e)
+		}
+	}
+	return of
 }
 
 // news returns the events since the last look, and what is known now.
@@ -60,6 +74,7 @@ func (k *keeper) news(
 		news = append(news, kube.Event{Warning: warning, Reason: reason,
 			Text: fmt.Sprintf(format, a...)})
 	}
+	once := func(name ...any) { news[len(news)-1].Once = fmt.Sprint(name...) }
 	for _, m := range view.Plan.Members {
 		now.members = append(now.members, m.ID)
 	}
@@ -78,12 +93,14 @@ func (k *keeper) news(
 			now.generation = ring.Generation
 			add(false, "RingFormed", "%d workers, generation %d, after step %d: %s",
 				ring.WorldSize, ring.Generation, ring.Step, ring.Reason)
+			once("ring-", run, "-", ring.Generation)
 		}
 	}
 	for _, saved := range state.Checkpoints {
 		if saved.Step > now.checkpoint {
 			now.checkpoint = saved.Step
 			add(false, "CheckpointSaved", "step %d: %s", saved.Step, kube.Outside(saved.Path))
+			once("checkpoint-", run, "-", saved.Step)
 		}
 	}
 	switch {
@@ -94,7 +111,7 @@ func (k *keeper) news(
 		add(false, "Done", "step %d: %s", progress.Step, progress.Reason)
 	}
 	if now.over && !last.over {
-		news[len(news)-1].Once = fmt.Sprint("end-", run)
+		once("end-", run)
 	}
 	return news, now
 }

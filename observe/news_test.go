@@ -34,11 +34,12 @@ func TestKeeperTellsEvents(t *testing.T) {
 	member := func(id string) cluster.Member { return cluster.Member{ID: id} }
 	b.view.Plan.Members = []cluster.Member{member("a"), member("b"), member("c")}
 	b.view.Plan.LaneEnds = []cluster.Lane{1, 2, 3}
-	b.state.Formed = []dashboard.Ring{{Generation: 1, WorldSize: 3}}
-	b.wantEvents("before this observer came")
+	b.state.Formed = []dashboard.Ring{{Generation: 1, WorldSize: 2}, {Generation: 2, WorldSize: 3}}
+	b.wantEvents("before this observer came", "RingFormed")
 	b.state.Checkpoints = []dashboard.Checkpoint{{Step: 20, Path: "/mnt/pvc/models/song/20"}}
 	b.look(time.Second)
-	want := kube.Event{Reason: "CheckpointSaved", Text: "step 20: pvc://models/song/20"}
+	want := kube.Event{Reason: "CheckpointSaved", Text: "step 20: pvc://models/song/20",
+		Once: "checkpoint-1-20"}
 	if got := b.job.events; len(got) != 1 || got[0] != want {
 		t.Errorf("of a checkpoint the Job was told %+v", got)
 	}
@@ -49,7 +50,7 @@ func TestKeeperTellsEvents(t *testing.T) {
 	b.view.Plan.Members = b.view.Plan.Members[:2]
 	b.view.Plan.Evicted = []cluster.Eviction{{ID: "c", Reason: "its link is broken"}}
 	b.wantEvents("a worker is lost", "WorkerLost", "WorkerEvicted")
-	b.state.Formed = append(b.state.Formed, dashboard.Ring{Generation: 2, WorldSize: 2})
+	b.state.Formed = append(b.state.Formed, dashboard.Ring{Generation: 3, WorldSize: 2})
 	b.wantEvents("the others go on", "RingFormed")
 
 	b.view.Plan.Generation++
