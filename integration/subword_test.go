@@ -76,5 +76,5 @@ func TestSubwords(t *testing.T) {
 		"none.json")...)...)
 	oneLine(t, code, 2, stderr, "none.json does not exist")
 	code, _, stderr = run(t, "train", "--task", "tag", "--tokenizer", "bpe")
-	oneLine(t, code, 2, stderr, "give char or word")
+	oneLine(t, code, 2, stderr, "give word")
 }
