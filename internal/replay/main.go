@@ -1,7 +1,7 @@
 // Command replay runs a Go program that was compiled for WebAssembly (GOOS=wasip1), so that only
 // the program and its arguments decide what it does:
 //
-//	replay PROGRAM ARGUMENT...
+//	replay PROGRAM [ARGUMENT ...]
 //
 // Such a program has one thread and no preemption by time. It takes the numbers that order maps,
 // select and goroutines from its host. This host gives the same numbers in each run, and clocks
@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	err := errors.New("usage: replay PROGRAM ARGUMENT...")
+	err := errors.New("usage: replay PROGRAM [ARGUMENT ...]")
 	if len(os.Args) > 1 {
 		err = run(context.Background(), os.Args[1:])
 	}

@@ -18,7 +18,7 @@ func tasksOf(field protoreflect.Name) []string {
 		return []string{task.LM}
 	case "dropout_words":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill}
-	case "weight_drop", "dropout_output":
+	case "weight_drop", "dropout_output", "skip_through_time":
 		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "recompute", "omega":
 		return []string{task.LM, task.Regress}
@@ -66,8 +66,6 @@ func tasksOf(field protoreflect.Name) []string {
 	case "max_length", "max_examples":
 		return []string{task.Classify, task.Tag, task.Translate, task.Describe, task.Answer,
 			task.Tree}
-	case "skip_through_time":
-		return []string{task.LM, task.Classify, task.Tag, task.Fill, task.Regress}
 	case "teacher_forcing", "teacher_forcing_steps", "teacher_forcing_choice":
 		return []string{task.Translate, task.Describe}
 	case "vectors", "vector_as", "ends":
