@@ -145,8 +145,8 @@ func printMetrics(out io.Writer, e telemetry.Eval) error {
 	return w.Flush()
 }
 
-// checkSearched refuses flags of rondo eval that the network's task does not read.
-func checkSearched(cmd *cobra.Command, of string) error {
+// checkRead refuses flags of rondo eval that the network's task does not read.
+func checkRead(cmd *cobra.Command, of string) error {
 	for _, flag := range []struct {
 		name  string
 		tasks []string
@@ -172,7 +172,7 @@ func evaluate(
 		return telemetry.Eval{}, err
 	}
 	defer t.Close()
-	if err := checkSearched(cmd, t.Spec.Task); err != nil {
+	if err := checkRead(cmd, t.Spec.Task); err != nil {
 		return telemetry.Eval{}, err
 	}
 	sayStep(cmd, t)

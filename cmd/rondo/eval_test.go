@@ -28,7 +28,7 @@ func TestSearchOfOtherTasks(t *testing.T) {
 		if err := cmd.Flags().Set(c.flag, c.value); err != nil {
 			t.Fatal(err)
 		}
-		err := checkSearched(cmd, c.task)
+		err := checkRead(cmd, c.task)
 		if (err == nil) != (c.says == "") || err != nil && !strings.HasPrefix(err.Error(), c.says) {
 			t.Errorf("--%s, task %s: %v; want %q", c.flag, c.task, err, c.says)
 		}
