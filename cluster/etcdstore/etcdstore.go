@@ -49,7 +49,6 @@ const (
 	// keepAliveTimeout is closed.
 	keepAliveTime    = 10 * time.Second // gRPC's minimum
 	keepAliveTimeout = 3 * time.Second
-	leastAttempt     = time.Second // for one attempt to renew a lease, if the lease allows it
 	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
 	// wait for revisions that etcd will reach again much later.
 	probeInterval = 5 * time.Second

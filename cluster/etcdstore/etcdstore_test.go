@@ -248,6 +248,35 @@ func TestLeaseIsKept(t *testing.T) {
 	}
 }
 
+// TestLeaseOutlivesSilence: two of three requests to renew the lease are never answered, as if two
+// members of etcd were cut off, and the lease lasts.
+func TestLeaseOutlivesSilence(t *testing.T) {
+	t.Parallel()
+	const ttl = 3 * time.Second
+	var asked atomic.Int32
+	s := open(t, grpc.WithStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc,
+		conn *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption) (
+		grpc.ClientStream, error) {
+		if strings.HasSuffix(method, "/LeaseKeepAlive") && asked.Add(1)%3 != 0 {
+			<-ctx.Done()
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		return next(ctx, desc, conn, method, opts...)
+	}))
+	r, err := s.Register(t.Context(), cluster.Member{ID: "w1"}, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-r.Lost():
+		t.Fatal("lost although a member answers")
+	case <-time.After(2 * ttl): // the time itself is the test
+	}
+	if err := r.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // lossy performs the next n transactions and loses their answers.
 func lossy(n *atomic.Int32) grpc.DialOption {
 	return grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any,

@@ -74,38 +74,64 @@ func (l *lease) valid() bool {
 // keep renews the lease at each interval until ctx ends or the lease is lost.
 func (l *lease) keep(ctx context.Context, interval time.Duration) {
 	defer close(l.stopped)
-	wait := interval
-	// The attempts are short: the next one goes to another etcd member, so that a dead, silent host
-	// does not cost the lease.
-	attempt := min(interval, max(interval/renewals, leastAttempt))
 	for {
-		timer := time.NewTimer(min(wait, time.Until(*l.deadline.Load())))
+		timer := time.NewTimer(min(interval, time.Until(*l.deadline.Load())))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
 		}
-		asked, deadline := time.Now(), *l.deadline.Load()
-		if !asked.Before(deadline) {
-			l.store.log.Warn("etcd: lease lost: not renewed in time")
-			close(l.lost)
-			return
-		}
-		limited, cancel := context.WithDeadline(ctx, minTime(asked.Add(attempt), deadline))
-		seconds, err := l.renew(limited)
-		cancel()
+		err := l.renewInTime(ctx, interval/renewals)
 		switch {
-		case err == nil:
-			l.extend(asked, seconds)
-			wait = interval
+		case err == nil, ctx.Err() != nil:
+			continue
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			l.store.log.Warn("etcd: lease lost: the server has ended it")
-			close(l.lost)
-			return
-		case ctx.Err() == nil:
+		default:
+			l.store.log.Warn("etcd: lease lost: not renewed in time")
+		}
+		close(l.lost)
+		return
+	}
+}
+
+// renewInTime renews the lease before its deadline. As long as no answer has come it asks again at
+// each interval, each time another etcd member, and goes on waiting for the earlier answers. So a
+// dead, silent host does not cost the lease.
+func (l *lease) renewInTime(ctx context.Context, interval time.Duration) error {
+	ctx, cancel := context.WithDeadline(ctx, *l.deadline.Load())
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	defer cancel()
+	renewed := make(chan error)
+	ask := func() {
+		asked := time.Now()
+		seconds, err := l.renew(ctx)
+		if err != nil && ctx.Err() == nil {
 			l.store.log.Warn("etcd: renewing the lease again", "error", err)
-			wait = interval / renewals
+		}
+		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return
+		}
+		select {
+		case renewed <- err:
+			if err == nil {
+				l.extend(asked, seconds)
+			}
+		case <-ctx.Done():
+		}
+	}
+	again := time.NewTicker(interval)
+	defer again.Stop()
+	for {
+		asking.Go(ask)
+		select {
+		case err := <-renewed:
+			return err
+		case <-again.C:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }
@@ -158,11 +184,4 @@ func (l *lease) abandon(ctx context.Context) {
 	if err := l.release(context.WithoutCancel(ctx)); err != nil {
 		l.store.log.Warn("etcd: a lease ends by itself", "error", err)
 	}
-}
-
-func minTime(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
