@@ -68,6 +68,12 @@ func (c *Compressed) Keeps() bool { return c.summer.Keeps() }
 // SendAll implements train.Keeper.
 func (c *Compressed) SendAll() { c.summer.SendAll() }
 
+// Pause implements train.Pauser.
+func (c *Compressed) Pause() int64 { return c.summer.Pause() }
+
+// SetPause implements train.Pauser.
+func (c *Compressed) SetPause(steps int64) { c.summer.SetPause(steps) }
+
 // OldMomentum implements train.Keeper.
 func (c *Compressed) OldMomentum() []float32 { return c.summer.OldMomentum(c.step) }
 

@@ -67,6 +67,14 @@ type Cutter interface {
 	SetCut(least int64)
 }
 
+// Pauser is a Sum that sends all rows of a table for some steps after it has asked the ranks in
+// vain for the rows that they leave out. With more than two ranks the pause changes the order in
+// which numbers are added. So a job keeps it.
+type Pauser interface {
+	Pause() (steps int64) // that are left of it
+	SetPause(steps int64)
+}
+
 // Keeper is a Sum that keeps parts of the ranks' gradients for later steps. No checkpoint has them,
 // so a step after which one may be saved sends all. Then a job that resumes from it computes the
 // same as one that goes on.

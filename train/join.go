@@ -50,6 +50,9 @@ func (t *Trainer) Join(ctx context.Context, ring Ring, restore Restore) (agree.J
 	if c, cuts := t.exchange.sum.(Cutter); cuts && t.progress.Cut.Ranks == int64(t.exchange.ranks) {
 		c.SetCut(t.progress.Cut.Least)
 	}
+	if p, pauses := t.exchange.sum.(Pauser); pauses {
+		p.SetPause(t.progress.Pause)
+	}
 	if err := t.openSeat(); err != nil {
 		return joined, err
 	}

@@ -34,6 +34,8 @@ type Progress struct {
 	// Cut is the last measured one. A ring of as many ranks sums by it, in the same order.
 	Cut Cut `json:"cut,omitzero"`
 
+	Pause int64 `json:"pause_steps,omitempty"` // see Pauser
+
 	Average optim.Average `json:"average,omitzero"`
 
 	// Pending: the work due after the last step is not done. Only a snapshot sets it.
@@ -90,7 +92,8 @@ func (p *Progress) validate(steps int64) error {
 	}
 	counts := p.Step >= 0 && p.Epoch >= 0 && p.Updates >= 0 && p.Nonfinite >= 0 &&
 		p.EpochSteps >= 0 && p.NonfiniteRun >= 0 && p.Plateau.Waiting >= 0 &&
-		p.Plateau.Reductions >= 0 && p.Cut.Ranks >= 0 && p.Cut.Least >= 0
+		p.Plateau.Reductions >= 0 && p.Cut.Ranks >= 0 && p.Cut.Least >= 0 &&
+		p.Pause >= 0
 	sums := p.Updates+p.Nonfinite-p.Random == p.Step && p.NonfiniteRun <= p.Nonfinite &&
 		p.Random >= 0 && p.Random <= p.Nonfinite &&
 		p.EpochSteps <= p.Updates && p.Held >= 0 && p.Held <= p.Updates &&

@@ -247,6 +247,9 @@ func (t *Trainer) commit(end int64, loss float64, skipped bool, all tally) {
 	}
 	t.progress.Commits++
 	t.progress.Held = t.next.Held
+	if p, pauses := t.exchange.sum.(Pauser); pauses {
+		t.progress.Pause = p.Pause()
+	}
 	t.committed, t.pending, t.stopped = t.ring.Generation, true, all.stop > 0
 	t.torn = false
 	t.slots.Commit()

@@ -218,6 +218,31 @@ func TestSummerResumes(t *testing.T) {
 	}
 }
 
+// A checkpoint has what is left of the pause after an exchange of tokens that saved nothing. With
+// more than two ranks the pause decides in which order numbers are added.
+func TestSummerPauses(t *testing.T) {
+	j := resumable(compute.LSTM, false, compute.Adam)
+	j.model.Embed = 1<<14/testV + 1 // a smaller table is always summed as a whole
+	table := lookupOf(j.model)
+	table.Always = false
+	summing(t, &j, compress.Config{Lookup: table})
+	j.config.SaveEvery = 18
+	straight := j.mustRun(t)
+	if straight.saved[0].Progress.Pause == 0 {
+		t.Fatal("no exchange was in vain before the checkpoint")
+	}
+	second := j
+	summing(t, &second, compress.Config{Lookup: table})
+	second.device = nil
+	second.reload = func(trainer *Trainer) *Snapshot {
+		return reload(t, trainer, straight.saved[0])
+	}
+	rest := second.mustRun(t)
+	for i, want := range straight.saved[1:] {
+		sameSnapshot(t, rest.saved[i], want)
+	}
+}
+
 // A stop comes a step later if something is kept, and its checkpoint then lacks nothing.
 func TestSummerStops(t *testing.T) {
 	for name, config := range keepers {

@@ -46,8 +46,7 @@ const leastLookup = 1 << 14
 // pauseSteps is the number of steps without an exchange after one that saved nothing.
 const pauseSteps = 15
 
-// touchedTokens finds the tokens that any rank has touched. All ranks renew it in the same
-// steps, so its pause is the same on all.
+// touchedTokens finds the tokens that any rank has touched. Its pause is the same on all ranks.
 type touchedTokens struct {
 	Lookup
 	own    []uint32  // one bit for each token that this rank has touched
@@ -67,11 +66,8 @@ func newTouchedTokens(l *Lookup) *touchedTokens {
 	return &touchedTokens{Lookup: *l, own: make([]uint32, (l.Tokens()+31)/32)}
 }
 
-// renew forgets the touched tokens and the pause.
-func (l *touchedTokens) renew() {
-	clear(l.own)
-	l.pause = 0
-}
+// renew forgets the touched tokens.
+func (l *touchedTokens) renew() { clear(l.own) }
 
 func (l *touchedTokens) join(world int) {
 	n := len(l.own)
@@ -129,7 +125,9 @@ func (l *touchedTokens) exchange(ctx context.Context, ring Ring, place Place) (b
 	if len(l.tokens) < l.Tokens() {
 		return true, nil
 	}
-	l.pause = pauseSteps
+	if !l.Always {
+		l.pause = pauseSteps
+	}
 	return false, nil
 }
 

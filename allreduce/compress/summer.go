@@ -201,6 +201,22 @@ func (s *Summer) NewMomentum() []float32 {
 	return s.kept.nextVelocity
 }
 
+// Pause returns the number of steps for which the ranks will not exchange the tokens of a lookup,
+// because the last exchange saved nothing.
+func (s *Summer) Pause() int64 {
+	if d, ok := s.method.(*dense); ok && d.lookup != nil {
+		return int64(d.lookup.pause)
+	}
+	return 0
+}
+
+// SetPause sets that number, to the same on all ranks.
+func (s *Summer) SetPause(steps int64) {
+	if d, ok := s.method.(*dense); ok && d.lookup != nil {
+		d.lookup.pause = int(min(steps, pauseSteps))
+	}
+}
+
 // Overlaps reports whether Ready starts sums. Only the dense method can send parts before it has
 // the whole gradient.
 func (s *Summer) Overlaps() bool {
