@@ -81,3 +81,13 @@ func TestAverageRanges(t *testing.T) {
 		}
 	}
 }
+
+// TestWarmupEnds: the learning rate of a job reaches --lr.
+func TestWarmupEnds(t *testing.T) {
+	for warmup, reached := range map[string]bool{"5": true, "6": false} {
+		spec := parsed(t, []string{"rondo", "train", "--warmup-steps", warmup, "--steps", "5"})
+		if _, err := TrainConfig(spec, unread{}); (err == nil) != reached {
+			t.Errorf("--warmup-steps %s of 5 steps: %v", warmup, err)
+		}
+	}
+}
