@@ -32,7 +32,7 @@ func (e Estimate) Total() int64 { return e.Steady() + e.Recovery }
 
 const (
 	// runtimeBytes is the memory of a worker with a tiny model.
-	runtimeBytes = 80 << 20
+	runtimeBytes = 88 << 20
 	// spareShare is the inverse of the share that the allocators add.
 	spareShare = 16
 	// tokenBytes is the memory of a token of the vocabulary: its text and its place in a table.
