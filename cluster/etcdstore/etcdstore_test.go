@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -273,6 +274,33 @@ func TestLeaseOutlivesSilence(t *testing.T) {
 	case <-time.After(2 * ttl): // the time itself is the test
 	}
 	if err := r.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLeaseIsGrantedTooLate: a lease whose time had passed when the answer came is lost.
+func TestLeaseIsGrantedTooLate(t *testing.T) {
+	t.Parallel()
+	const ttl = time.Second
+	s := open(t, grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any,
+		conn *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		err := next(ctx, method, req, reply, conn, opts...)
+		if strings.HasSuffix(method, "/LeaseGrant") {
+			reply.(*pb.LeaseGrantResponse).TTL = 1 // etcd may grant more
+			time.Sleep(ttl + ttl/10)               // the time itself is the test
+		}
+		return err
+	}))
+	l, err := s.grant(t.Context(), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-l.lost:
+	case <-time.After(10 * time.Second):
+		t.Error("not lost")
+	}
+	if err := l.release(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -14,8 +14,14 @@ import (
 	"google.golang.org/grpc"
 )
 
-// renewals is the number of renewals within a lease's time to live.
-const renewals = 3
+const (
+	// renewals is the number of renewals within a lease's time to live.
+	renewals = 3
+	// attempts is the number of requests of a renewal in the time that is left, leastWait the
+	// shortest time between two.
+	attempts  = 6
+	leastWait = 10 * time.Millisecond
+)
 
 // lease is an etcd lease that is renewed in the background. It counts as lost when its time has
 // passed, by this process's monotonic clock, since its last successful renewal was sent. The server
@@ -51,7 +57,7 @@ func (s *Store) grant(ctx context.Context, ttl time.Duration) (*lease, error) {
 	}
 	keeping, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.cancel = cancel
-	go l.keep(keeping, time.Until(*l.deadline.Load())/renewals)
+	go l.keep(keeping)
 	return l, nil
 }
 
@@ -71,18 +77,18 @@ func (l *lease) valid() bool {
 	}
 }
 
-// keep renews the lease at each interval until ctx ends or the lease is lost.
-func (l *lease) keep(ctx context.Context, interval time.Duration) {
+// keep renews the lease until ctx ends or the lease is lost.
+func (l *lease) keep(ctx context.Context) {
 	defer close(l.stopped)
 	for {
-		timer := time.NewTimer(min(interval, time.Until(*l.deadline.Load())))
+		timer := time.NewTimer(time.Until(*l.deadline.Load()) / renewals)
 		select {
 		case <-ctx.Done():
 			timer.Stop()
 			return
 		case <-timer.C:
 		}
-		err := l.renewInTime(ctx, interval/renewals)
+		err := l.renewInTime(ctx)
 		switch {
 		case err == nil, ctx.Err() != nil:
 			continue
@@ -96,11 +102,12 @@ func (l *lease) keep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// renewInTime renews the lease before its deadline. As long as no answer has come it asks again at
-// each interval, each time another etcd member, and goes on waiting for the earlier answers. So a
-// dead, silent host does not cost the lease.
-func (l *lease) renewInTime(ctx context.Context, interval time.Duration) error {
-	ctx, cancel := context.WithDeadline(ctx, *l.deadline.Load())
+// renewInTime renews the lease before its deadline. As long as no answer has come it asks again,
+// each time another etcd member, and goes on waiting for the earlier answers. So a dead, silent
+// host does not cost the lease.
+func (l *lease) renewInTime(ctx context.Context) error {
+	deadline := *l.deadline.Load()
+	ctx, cancel := context.WithDeadline(ctx, deadline)
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	defer cancel()
@@ -122,7 +129,7 @@ func (l *lease) renewInTime(ctx context.Context, interval time.Duration) error {
 		case <-ctx.Done():
 		}
 	}
-	again := time.NewTicker(interval)
+	again := time.NewTicker(max(time.Until(deadline)/attempts, leastWait))
 	defer again.Stop()
 	for {
 		asking.Go(ask)
