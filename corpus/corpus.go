@@ -278,26 +278,19 @@ func (id identity) key() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// buildTokens writes the token file. A first pass over the text counts tokens unless the vocabulary
-// is given; the last pass encodes them.
+// buildTokens writes the token file. Unless the vocabulary is given, words are counted in the pass
+// over the text that splits it, and other tokens in a pass of their own.
 func buildTokens(
 	ctx context.Context, src *texts, scratch string, cfg Config,
 	begin func(Header) (*TokenWriter, error),
 ) error {
 	vocabulary := cfg.Vocabulary
-	var passes []func(reading) error
-	if vocabulary == nil {
-		passes = append(passes, func(read reading) (err error) {
-			vocabulary, err = countVocabulary(ctx, read, cfg, scratch)
-			return err
-		})
-	}
-	passes = append(passes, func(read reading) error {
+	write := func(put func(w *TokenWriter) error) error {
 		w, err := begin(Header{Vocabulary: vocabulary})
 		if err != nil {
 			return err
 		}
-		if err := w.putTexts(ctx, cfg.Tokenizer, read); err != nil {
+		if err := put(w); err != nil {
 			return err
 		}
 		if w.count == 0 {
@@ -305,6 +298,33 @@ func buildTokens(
 				cfg.Tokenizer.Unit, cfg.Tokenizer.Normalize)
 		}
 		return w.Finish()
+	}
+	var passes []func(reading) error
+	switch {
+	case vocabulary == nil && cfg.Tokenizer.Unit == Word:
+		return src.passes(ctx, scratch, []func(reading) error{func(read reading) error {
+			d, err := newDraft(scratch, lexiconBytes)
+			if err != nil {
+				return err
+			}
+			defer d.close()
+			if err = d.read(ctx, cfg.Tokenizer, read); err != nil {
+				return err
+			}
+			vocabulary, err = d.vocabulary(cfg.MinFrequency, cfg.reserved())
+			if err != nil {
+				return err
+			}
+			return write(func(w *TokenWriter) error { return d.write(ctx, w) })
+		}})
+	case vocabulary == nil:
+		passes = append(passes, func(read reading) (err error) {
+			vocabulary, err = countVocabulary(ctx, read, cfg, scratch)
+			return err
+		})
+	}
+	passes = append(passes, func(read reading) error {
+		return write(func(w *TokenWriter) error { return w.putTexts(ctx, cfg.Tokenizer, read) })
 	})
 	return src.passes(ctx, scratch, passes)
 }
@@ -322,23 +342,13 @@ func (w *TokenWriter) putTexts(ctx context.Context, t Tokenizer, read reading) e
 		encode := w.vocabulary.encoder(ctx, t.Unit)
 		var ids []int32
 		return func(b block) (e encoded, err error) {
-			ids = ids[:0]
-			err = b.each(func(text []byte, p piece) (err error) {
-				ids, err = encode(ids, text, p)
-				if p.document {
-					e.ends = append(e.ends, len(ids))
-				}
-				return err
-			})
-			e.ids = w.pack(packed.get(), ids)
+			ids, e.ends, err = b.encode(ids[:0], encode)
+			e.ids = pack(packed.get(), w.width, ids)
 			return e, err
 		}
 	}
 	return scanTexts(ctx, t, read, start, func(e encoded) error {
-		before := w.count
-		for _, end := range e.ends {
-			w.endDocument(before + int64(end))
-		}
+		w.ends.add(w.count, e.ends)
 		defer packed.put(e.ids)
 		return w.putPacked(e.ids)
 	})

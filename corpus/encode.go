@@ -74,6 +74,18 @@ func (v *Vocabulary) NewSplitter(t Tokenizer, token func([]byte) error) (*Splitt
 // encoding appends the ids of a piece of text, and of the EndOfText behind it.
 type encoding func(ids []int32, text []byte, p piece) ([]int32, error)
 
+// encode appends the ids of a block, and returns how many of them precede each end of a document.
+func (b block) encode(ids []int32, encode encoding) (_ []int32, ends []int, err error) {
+	err = b.each(func(text []byte, p piece) (err error) {
+		ids, err = encode(ids, text, p)
+		if p.document {
+			ends = append(ends, len(ids))
+		}
+		return err
+	})
+	return ids, ends, err
+}
+
 // encoder returns a function that encodes pieces. It must not be used concurrently.
 func (v *Vocabulary) encoder(ctx context.Context, unit Unit) encoding {
 	end, _ := v.End()
@@ -108,11 +120,10 @@ func (v *Vocabulary) tokenEncoder(ctx context.Context, unit Unit) encoding {
 		batch := make([]shortKey, keyBatch)
 		return func(ids []int32, text []byte, _ piece) ([]int32, error) {
 			err := eachKey(text, batch, func(keys []shortKey) error {
-				ids = v.ids.numbers(ids, keys)
+				ids, _ = v.ids.numbers(ids, keys)
 				return nil
 			}, func(word []byte) error {
-				id, _ := v.ids.find(word)
-				ids = append(ids, id)
+				ids = append(ids, v.ids.find(word))
 				return nil
 			})
 			return ids, err

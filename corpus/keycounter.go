@@ -22,61 +22,29 @@ const (
 type keyCounter struct {
 	dir   string
 	limit int // bytes; a table of the least size is always allowed
-	table keyTable[int64]
+	table tally
 	runs  []*os.File
-	batch []shortKey // memory for addWords
 }
 
 func newKeyCounter(dir string, limit int) *keyCounter {
-	return &keyCounter{dir: dir, limit: limit, batch: make([]shortKey, keyBatch)}
+	return &keyCounter{dir: dir, limit: limit, table: newTally()}
 }
 
 // add counts n occurrences of key. The caller may reuse key.
 func (t *keyCounter) add(key []byte, n int64) error {
-	if short := shortKeyOf(key); short != (shortKey{}) {
-		return t.addShort([]shortKey{short}, n)
+	size := t.table.size()
+	if t.table.full() {
+		size += len(t.table.slots) * slotBytes
 	}
-	return t.addLong(key, n)
-}
-
-// addWords counts the words of a text.
-func (t *keyCounter) addWords(text []byte) error {
-	return eachKey(text, t.batch, func(keys []shortKey) error { return t.addShort(keys, 1) },
-		func(word []byte) error { return t.addLong(word, 1) })
-}
-
-// addShort counts n occurrences of each key.
-func (t *keyCounter) addShort(keys []shortKey, n int64) error {
-	for len(keys) > 0 {
-		if t.table.room() == 0 {
-			if err := t.makeRoom(); err != nil {
-				return err
-			}
-		}
-		now := min(len(keys), t.table.room())
-		t.table.add(keys[:now], n)
-		keys = keys[now:]
+	if len(key) > shortBytes {
+		size += len(key) + longKeyOverhead
 	}
-	return nil
-}
-
-// makeRoom grows the table, or spills it.
-func (t *keyCounter) makeRoom() error {
-	if t.table.short == 0 || t.table.grown() <= t.limit {
-		t.table.grow()
-		return nil
-	}
-	return t.spill()
-}
-
-// addLong counts n occurrences of a long key.
-func (t *keyCounter) addLong(key []byte, n int64) error {
-	if t.table.size()+len(key)+longKeyOverhead > t.limit && t.table.len() > 0 {
+	if size > t.limit && t.table.count > 0 {
 		if err := t.spill(); err != nil {
 			return err
 		}
 	}
-	t.table.addLong(key, n)
+	t.table.add(key, n)
 	return nil
 }
 
@@ -107,7 +75,7 @@ func (t *keyCounter) each(yield func(key []byte, count int64) error) error {
 	if len(t.runs) == 0 {
 		return t.table.sorted(yield)
 	}
-	if t.table.len() > 0 {
+	if t.table.count > 0 {
 		if err := t.spill(); err != nil {
 			return err
 		}
@@ -123,27 +91,27 @@ func (t *keyCounter) close() {
 	t.runs = t.runs[:0]
 }
 
-// writeRun writes the keys and counts that fill produces to a scratch file: for each key its
-// length, its bytes and its count.
+// writeRun writes the keys and counts that fill produces to a scratch file.
 func (t *keyCounter) writeRun(fill func(write func([]byte, int64) error) error) (*os.File, error) {
 	file, err := scratchFile(t.dir)
 	if err != nil {
 		return nil, err
 	}
 	w := bufio.NewWriterSize(file, blockBytes)
-	var number []byte
-	err = fill(func(key []byte, count int64) error {
-		number = binary.AppendUvarint(number[:0], uint64(len(key)))
-		number = append(number, key...)
-		number = binary.AppendUvarint(number, uint64(count))
-		_, err := w.Write(number)
-		return err
-	})
+	err = fill(func(key []byte, count int64) error { return writeEntry(w, key, count) })
 	if err = errors.Join(err, w.Flush()); err != nil {
 		file.Close()
 		return nil, fmt.Errorf("count tokens in %s: %w", t.dir, err)
 	}
 	return file, nil
+}
+
+// writeEntry writes a key's length, its bytes and its count.
+func writeEntry(w *bufio.Writer, key []byte, count int64) error {
+	entry := binary.AppendUvarint(w.AvailableBuffer(), uint64(len(key)))
+	entry = append(entry, key...)
+	_, err := w.Write(binary.AppendUvarint(entry, uint64(count)))
+	return err
 }
 
 // scratchFile creates a file and removes its name, so the file disappears when it is closed or the

@@ -4,165 +4,180 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
-	"maps"
 	"math/bits"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"unsafe"
 )
 
 const (
 	shortBytes = 15 // of a key that has a shortKey
-	leastSlots = 4
+	leastSlots = 8
 )
 
-// keyTable has a number for each key. Short keys lie in the table itself, so that a look-up touches
-// one or two lines of memory. The hash is drawn for each table, so that no text can be made whose
-// keys collide.
-type keyTable[N int32 | int64] struct {
-	slots       []slot[N] // a power of two; a key is at its home or after it
-	multipliers [2]uint64 // of the hash; odd
-	short       int       // keys in slots, at most three quarters of them
-	long        map[string]int
-	longNumbers []N
-	longBytes   int
+// keyTable numbers keys from 1 on, in the order in which they are put. So the keys that occur often
+// in a text lie close together. The hash is drawn for each table, so that no text can be made whose
+// keys collide. Short keys may be looked up while one goroutine puts some.
+type keyTable struct {
+	slots     []int32    // numbers of short keys; 0: empty; a power of two
+	keys      []shortKey // by number, half as many as slots; zero: a long key, or the number 0
+	count     int        // of keys
+	seeds     shortKey   // of the hash
+	long      map[string]int32
+	longKeys  []string // in the order of their numbers
+	longBytes int
 }
 
-type slot[N int32 | int64] struct {
-	key    shortKey // zero: empty
-	number N
+const (
+	longKeyOverhead = 96 // approximate bytes of a long key beside the key itself
+	slotBytes       = 4 + (16+8)/2
+)
+
+func newKeyTable() keyTable {
+	return keyTable{slots: make([]int32, leastSlots), keys: make([]shortKey, leastSlots/2),
+		seeds: shortKey{rand.Uint64(), rand.Uint64()}, long: map[string]int32{}}
 }
 
-const longKeyOverhead = 64 // approximate bytes of a long key beside the key itself
+// size is the memory in bytes of the table, and of a count for each key.
+func (t *keyTable) size() int { return len(t.slots)*slotBytes + t.longBytes }
 
-// size is the table's memory in bytes.
-func (t *keyTable[N]) size() int {
-	return len(t.slots)*int(unsafe.Sizeof(slot[N]{})) + t.longBytes
-}
+// full says whether the table must grow before the next key.
+func (t *keyTable) full() bool { return t.count+1 == len(t.keys) }
 
-// len is the number of keys.
-func (t *keyTable[N]) len() int { return t.short + len(t.longNumbers) }
-
-// room is the number of short keys that fit before the table must grow.
-func (t *keyTable[N]) room() int { return len(t.slots)/4*3 - t.short }
-
-// grown is the size after growing.
-func (t *keyTable[N]) grown() int {
-	return max(2*len(t.slots), leastSlots)*int(unsafe.Sizeof(slot[N]{})) + t.longBytes
-}
-
-// grow doubles the slots.
-func (t *keyTable[N]) grow() {
-	if t.multipliers == [2]uint64{} {
-		t.multipliers = [2]uint64{rand.Uint64() | 1, rand.Uint64() | 1}
-	}
-	old := t.slots
-	t.slots = make([]slot[N], max(2*len(old), leastSlots))
-	for _, s := range old {
-		if s.key != (shortKey{}) {
-			*t.slot(s.key) = s
+// grown returns a table of twice the size with the same keys.
+func (t *keyTable) grown() *keyTable {
+	more := *t
+	more.slots, more.keys = make([]int32, 2*len(t.slots)), make([]shortKey, 2*len(t.keys))
+	copy(more.keys, t.keys)
+	for number, key := range t.keys {
+		if key != (shortKey{}) {
+			*more.slot(key) = int32(number)
 		}
 	}
+	return &more
 }
 
-// home is where a key belongs: multiply-shift hashing of two words (Dietzfelbinger et al. 1997).
-func (t *keyTable[N]) home(key shortKey) uint64 {
-	hash := key[0]*t.multipliers[0] + key[1]*t.multipliers[1]
-	return hash >> bits.LeadingZeros64(uint64(len(t.slots)-1))
+// home is the slot where a key belongs. Its hash folds the product of the two words (wyhash).
+func (t *keyTable) home(key shortKey) uint64 {
+	high, low := bits.Mul64(key.low^t.seeds.low, key.high^t.seeds.high)
+	return (high ^ low) & uint64(len(t.slots)-1)
 }
 
-// slot returns the slot of a key, which is empty if the key is missing.
-func (t *keyTable[N]) slot(key shortKey) *slot[N] {
-	last := uint64(len(t.slots) - 1)
+// slot returns the slot of a key, at its home or after it, which is empty if the key is missing.
+func (t *keyTable) slot(key shortKey) *int32 {
 	for i := t.home(key); ; i++ {
-		if s := &t.slots[i&last]; s.key == key || s.key == (shortKey{}) {
+		s := &t.slots[i&uint64(len(t.slots)-1)]
+		if number := atomic.LoadInt32(s); number == 0 || t.keys[number] == key {
 			return s
 		}
 	}
 }
 
-// add adds n to the number of each key. There must be room for all of them.
-func (t *keyTable[N]) add(keys []shortKey, n N) {
-	for _, key := range keys {
-		s := t.slot(key)
-		if s.key != key {
-			s.key = key
-			t.short++
+// putAny returns the number of a key, which it adds if it is missing. The caller may reuse key.
+func (t *keyTable) putAny(key []byte) int32 {
+	if t.full() {
+		*t = *t.grown()
+	}
+	if short := shortKeyOf(key); short != (shortKey{}) {
+		return t.put(short)
+	}
+	number, ok := t.long[string(key)]
+	if !ok {
+		t.count++
+		own := string(key)
+		number, t.longKeys = int32(t.count), append(t.longKeys, own)
+		t.long[own] = number
+		t.longBytes += len(key) + longKeyOverhead
+	}
+	return number
+}
+
+// put is putAny of a short key. The table must not be full.
+func (t *keyTable) put(key shortKey) int32 {
+	s := t.slot(key)
+	if *s == 0 {
+		t.count++
+		t.keys[t.count] = key
+		atomic.StoreInt32(s, int32(t.count)) // the key is there before its number
+	}
+	return *s
+}
+
+// find returns the number of a key; 0: it is missing.
+func (t *keyTable) find(key []byte) int32 {
+	if short := shortKeyOf(key); short != (shortKey{}) {
+		return *t.slot(short)
+	}
+	return t.long[string(key)]
+}
+
+// numbers appends the numbers of at most keyBatch short keys; 0: one is missing.
+func (t *keyTable) numbers(to []int32, keys []shortKey) (_ []int32, all bool) {
+	if len(keys) == 0 {
+		return to, true
+	}
+	var homes [keyBatch]int32
+	for i, key := range keys {
+		homes[i] = int32(t.home(key))
+	}
+	prefetch(unsafe.Pointer(&t.slots[0]), 2, &homes[0], len(keys))
+	from := len(to)
+	for _, home := range homes[:len(keys)] {
+		to = append(to, atomic.LoadInt32(&t.slots[home]))
+	}
+	numbers := to[from:]
+	prefetch(unsafe.Pointer(&t.keys[0]), 4, &numbers[0], len(keys))
+	all = true
+	for i, key := range keys {
+		if t.keys[numbers[i]] != key {
+			numbers[i] = atomic.LoadInt32(t.slot(key))
+			all = all && numbers[i] > 0
 		}
-		s.number += n
 	}
+	return to, all
 }
 
-// addLong adds n to the number of a long key. The caller may reuse key.
-func (t *keyTable[N]) addLong(key []byte, n N) {
-	if i, ok := t.long[string(key)]; ok {
-		t.longNumbers[i] += n
-		return
-	}
-	if t.long == nil {
-		t.long = map[string]int{}
-	}
-	t.long[string(key)] = len(t.longNumbers)
-	t.longNumbers = append(t.longNumbers, n)
-	t.longBytes += len(key) + longKeyOverhead
+// tally counts keys.
+type tally struct {
+	keyTable
+	counts []int64 // by the keys' numbers
 }
 
-// put sets the number of a key that is missing.
-func (t *keyTable[N]) put(key []byte, n N) {
-	short := shortKeyOf(key)
-	if short == (shortKey{}) {
-		t.addLong(key, n)
-		return
-	}
-	if t.room() == 0 {
-		t.grow()
-	}
-	t.add([]shortKey{short}, n)
-}
+func newTally() tally { return tally{newKeyTable(), make([]int64, 1)} }
 
-// find returns the number of a key; 0, false: it is missing.
-func (t *keyTable[N]) find(key []byte) (n N, ok bool) {
-	short := shortKeyOf(key)
-	if short == (shortKey{}) {
-		i, ok := t.long[string(key)]
-		if !ok {
-			return 0, false
-		}
-		return t.longNumbers[i], true
+// add counts n occurrences of a key. The caller may reuse key.
+func (t *tally) add(key []byte, n int64) {
+	number := t.putAny(key)
+	if int(number) == len(t.counts) {
+		t.counts = append(t.counts, 0)
 	}
-	if len(t.slots) == 0 {
-		return 0, false
-	}
-	s := t.slot(short)
-	return s.number, s.key == short
-}
-
-// numbers appends the numbers of short keys; 0: the key is missing. The table must have a slot.
-func (t *keyTable[N]) numbers(to []N, keys []shortKey) []N {
-	for _, key := range keys {
-		to = append(to, t.slot(key).number)
-	}
-	return to
+	t.counts[number] += n
 }
 
 // clear removes all keys, and keeps the slots.
-func (t *keyTable[N]) clear() {
+func (t *tally) clear() {
 	clear(t.slots)
 	clear(t.long)
-	t.short, t.longNumbers, t.longBytes = 0, t.longNumbers[:0], 0
+	clear(t.keys)
+	t.count, t.counts, t.longKeys, t.longBytes = 0, t.counts[:1], t.longKeys[:0], 0
 }
 
-// sorted yields the keys and their numbers, in the order of the keys' bytes. A key is valid until
+// sorted yields the keys and their counts, in the order of the keys' bytes. A key is valid until
 // yield returns.
-func (t *keyTable[N]) sorted(yield func(key []byte, n N) error) error {
-	short := make([]slot[N], 0, t.short)
-	for _, s := range t.slots {
-		if s.key != (shortKey{}) {
-			short = append(short, s)
+func (t *tally) sorted(yield func(key []byte, n int64) error) error {
+	type counted struct {
+		key   shortKey
+		count int64
+	}
+	short := make([]counted, 0, t.count)
+	for number, key := range t.keys {
+		if key != (shortKey{}) {
+			short = append(short, counted{key, t.counts[number]})
 		}
 	}
-	slices.SortFunc(short, func(a, b slot[N]) int { return a.key.compare(b.key) })
-	long := slices.Sorted(maps.Keys(t.long))
+	slices.SortFunc(short, func(a, b counted) int { return a.key.compare(b.key) })
+	long := slices.Sorted(slices.Values(t.longKeys))
 	var memory [16]byte
 	for len(short) > 0 || len(long) > 0 {
 		var key []byte
@@ -170,13 +185,13 @@ func (t *keyTable[N]) sorted(yield func(key []byte, n N) error) error {
 			key = short[0].key.word(&memory)
 		}
 		if len(short) == 0 || len(long) > 0 && bytes.Compare(key, []byte(long[0])) > 0 {
-			if err := yield([]byte(long[0]), t.longNumbers[t.long[long[0]]]); err != nil {
+			if err := yield([]byte(long[0]), t.counts[t.long[long[0]]]); err != nil {
 				return err
 			}
 			long = long[1:]
 			continue
 		}
-		if err := yield(key, short[0].number); err != nil {
+		if err := yield(key, short[0].count); err != nil {
 			return err
 		}
 		short = short[1:]
@@ -186,7 +201,7 @@ func (t *keyTable[N]) sorted(yield func(key []byte, n N) error) error {
 
 // shortKey is the bytes of a short key, with its length at the end. It is zero for an empty or a
 // longer key.
-type shortKey [2]uint64
+type shortKey struct{ low, high uint64 }
 
 func shortKeyOf(key []byte) (short shortKey) {
 	n := len(key)
@@ -199,25 +214,25 @@ func shortKeyOf(key []byte) (short shortKey) {
 		key = whole[:n]
 	}
 	// What follows the key in memory is cut off.
-	short[0] = binary.LittleEndian.Uint64(key[:8])
+	short.low = binary.LittleEndian.Uint64(key[:8])
 	if n < 8 {
-		short[0] &= 1<<(8*n) - 1
+		short.low &= 1<<(8*n) - 1
 	} else {
-		short[1] = binary.LittleEndian.Uint64(key[8:16]) & (1<<(8*(n-8)) - 1)
+		short.high = binary.LittleEndian.Uint64(key[8:16]) & (1<<(8*(n-8)) - 1)
 	}
-	short[1] |= uint64(n) << 56
+	short.high |= uint64(n) << 56
 	return short
 }
 
 // compare orders keys by their bytes.
 func (k shortKey) compare(other shortKey) int {
-	return cmp.Or(cmp.Compare(bits.ReverseBytes64(k[0]), bits.ReverseBytes64(other[0])),
-		cmp.Compare(bits.ReverseBytes64(k[1]), bits.ReverseBytes64(other[1])))
+	return cmp.Or(cmp.Compare(bits.ReverseBytes64(k.low), bits.ReverseBytes64(other.low)),
+		cmp.Compare(bits.ReverseBytes64(k.high), bits.ReverseBytes64(other.high)))
 }
 
 // word writes the bytes of a key to to.
 func (k shortKey) word(to *[16]byte) []byte {
-	binary.LittleEndian.PutUint64(to[:8], k[0])
-	binary.LittleEndian.PutUint64(to[8:], k[1])
-	return to[:k[1]>>56]
+	binary.LittleEndian.PutUint64(to[:8], k.low)
+	binary.LittleEndian.PutUint64(to[8:], k.high)
+	return to[:k.high>>56]
 }

@@ -65,11 +65,7 @@ func trainSubwords(
 		return nil, err
 	}
 	defer words.close()
-	special := cfg.Reserved
-	if cfg.Tokenizer.marksEnds() {
-		special = slices.Concat([]string{EndOfText}, special)
-	}
-	return learnSubwords(ctx, words, cfg.Subwords, cfg.MinFrequency, special)
+	return learnSubwords(ctx, words, cfg.Subwords, cfg.MinFrequency, cfg.reserved())
 }
 
 // learnSubwords learns a tokenizer of this many tokens from counted words.

@@ -116,7 +116,7 @@ type TokenWriter struct {
 	hash       hash.Hash
 	pending    []byte // ids not yet written: a block
 	sums       []byte // the blocks' checksums
-	marks      []byte // the ends of documents
+	ends       documentEnds
 }
 
 func newTokenWriter(dst io.WriteSeeker, id identity, h Header) (*TokenWriter, error) {
@@ -165,10 +165,10 @@ func appendID(to []byte, width uint32, id int32) []byte {
 	return binary.LittleEndian.AppendUint32(to, uint32(id))
 }
 
-// pack appends ids as the file has them. Several goroutines may call it: it reads the width only.
-func (w *TokenWriter) pack(packed []byte, ids []int32) []byte {
+// pack appends ids of a width.
+func pack(packed []byte, width uint32, ids []int32) []byte {
 	for _, id := range ids {
-		packed = appendID(packed, w.width, id)
+		packed = appendID(packed, width, id)
 	}
 	return packed
 }
@@ -188,10 +188,18 @@ func (w *TokenWriter) putPacked(ids []byte) error {
 	return nil
 }
 
-// endDocument records that a document ends after id number at.
-func (w *TokenWriter) endDocument(at int64) {
-	if w.documents++; w.documents <= maxDocuments {
-		w.marks = binary.LittleEndian.AppendUint64(w.marks, uint64(at))
+// documentEnds are the numbers of ids up to the end of each document.
+type documentEnds struct {
+	count  int64
+	packed []byte
+}
+
+// add adds the ends of a block, before which there are so many ids.
+func (d *documentEnds) add(before int64, ends []int) {
+	for _, end := range ends {
+		if d.count++; d.count <= maxDocuments {
+			d.packed = binary.LittleEndian.AppendUint64(d.packed, uint64(before+int64(end)))
+		}
 	}
 }
 
@@ -215,12 +223,13 @@ func (w *TokenWriter) Finish() error {
 		return err
 	}
 	w.hash.Sum(w.digest[:0])
-	if w.documents > maxDocuments {
-		w.documents, w.marks = 0, nil
+	if w.ends.count > maxDocuments {
+		w.ends = documentEnds{}
 	}
+	w.documents = w.ends.count
 	w.sum = crc32.Checksum(w.sums, castagnoli)
-	w.ends = crc32.Checksum(w.marks, castagnoli)
-	if _, err := w.dst.Write(append(w.sums, w.marks...)); err != nil {
+	w.prelude.ends = crc32.Checksum(w.ends.packed, castagnoli)
+	if _, err := w.dst.Write(append(w.sums, w.ends.packed...)); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
 	if _, err := w.dst.Seek(0, io.SeekStart); err != nil {

@@ -26,7 +26,7 @@ const MaxVocabulary = 1 << 22
 // tokens in the order of their ids, or, of subwords, a tokenizer.json.
 type Vocabulary struct {
 	tokens   []string
-	ids      keyTable[int32]    // of characters or words
+	ids      keyTable           // of characters or words
 	subwords *subword.Tokenizer // nil: characters or words
 }
 
@@ -69,7 +69,8 @@ func (v *Vocabulary) End() (id int32, ok bool) {
 	if v.subwords != nil {
 		return endToken(v.subwords)
 	}
-	return v.ids.find([]byte(EndOfText))
+	id = v.ids.find([]byte(EndOfText))
+	return id, id > 0
 }
 
 // NewVocabulary makes a vocabulary of tokens in the order of their ids. The first must be <unk>,
@@ -81,15 +82,20 @@ func NewVocabulary(tokens []string) (*Vocabulary, error) {
 	if len(tokens) > MaxVocabulary {
 		return nil, fmt.Errorf("vocabulary: %d tokens are more than %d", len(tokens), MaxVocabulary)
 	}
-	v := &Vocabulary{tokens: slices.Clone(tokens)}
+	v := &Vocabulary{tokens: slices.Clone(tokens), ids: newKeyTable()}
 	for id, token := range v.tokens {
 		if token == "" || !utf8.ValidString(token) {
 			return nil, fmt.Errorf("vocabulary: token %d (%q) is empty or not UTF-8", id, token)
 		}
-		if first, ok := v.ids.find([]byte(token)); ok {
+		first := id
+		if token == Unknown {
+			first = 0 // the number of no key
+		} else if id > 0 {
+			first = int(v.ids.putAny([]byte(token)))
+		}
+		if first != id {
 			return nil, fmt.Errorf("vocabulary: token %q has two ids, %d and %d", token, first, id)
 		}
-		v.ids.put([]byte(token), int32(id))
 	}
 	return v, nil
 }
@@ -109,8 +115,7 @@ func (v *Vocabulary) ID(token string) int32 {
 		id, _ := v.subwords.ID(token)
 		return id
 	}
-	id, _ := v.ids.find([]byte(token))
-	return id
+	return v.ids.find([]byte(token))
 }
 
 // MarshalJSON writes the list of tokens, or the tokenizer.
@@ -221,9 +226,17 @@ type frequency struct {
 	count int64
 }
 
-// countVocabulary builds the vocabulary of a text: <unk>, EndOfText if it is inserted, the reserved
-// tokens, then the tokens that
-// occur at least MinFrequency times. They are sorted by falling frequency, then by bytes.
+// reserved are the tokens that follow <unk> in a new vocabulary.
+func (c Config) reserved() []string {
+	if c.Tokenizer.marksEnds() {
+		return slices.Concat([]string{EndOfText}, c.Reserved)
+	}
+	return c.Reserved
+}
+
+// countVocabulary builds the vocabulary of subwords or characters in a text: <unk>, EndOfText if it
+// is inserted, the reserved tokens, then the tokens that occur at least MinFrequency times. They are
+// sorted by falling frequency, then by bytes.
 func countVocabulary(
 	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*Vocabulary, error) {
@@ -234,23 +247,11 @@ func countVocabulary(
 		}
 		return OfSubwords(made), nil
 	}
-	reserved := cfg.Reserved
-	if cfg.Tokenizer.marksEnds() {
-		reserved = slices.Concat([]string{EndOfText}, reserved)
-	}
-	if cfg.Tokenizer.Unit == Word {
-		words, err := countKeys(ctx, read, cfg.Tokenizer, scratch, (*keyCounter).addWords)
-		if err != nil {
-			return nil, err
-		}
-		defer words.close()
-		return (&Counter{words}).Vocabulary(cfg.MinFrequency, reserved)
-	}
 	found, err := countChars(ctx, read, cfg)
 	if err != nil {
 		return nil, err
 	}
-	return rankTokens(found, reserved)
+	return rankTokens(found, cfg.reserved())
 }
 
 // rankTokens makes a vocabulary of the tokens found, in the order that countVocabulary states.
@@ -373,8 +374,15 @@ func (c *Counter) Subwords(
 // Vocabulary is <unk>, the reserved tokens, then the tokens that occur at least minFrequency times,
 // by falling frequency, then by bytes.
 func (c *Counter) Vocabulary(minFrequency int64, reserved []string) (*Vocabulary, error) {
+	return vocabularyOf(c.keys.each, minFrequency, reserved)
+}
+
+// vocabularyOf is Counter.Vocabulary of the words that each yields once with their counts.
+func vocabularyOf(
+	each func(yield func([]byte, int64) error) error, minFrequency int64, reserved []string,
+) (*Vocabulary, error) {
 	var found []frequency
-	err := c.keys.each(func(word []byte, n int64) error {
+	err := each(func(word []byte, n int64) error {
 		if n < minFrequency {
 			return nil
 		}
