@@ -181,7 +181,7 @@ type draftWriter struct {
 
 // encode appends the numbers of a piece's words, and of the EndOfText behind it.
 func (w *draftWriter) encode(numbers []int32, text []byte, p piece) ([]int32, error) {
-	err := eachKey(text, w.batch, func(keys []shortKey) error {
+	short := func(keys []shortKey) error {
 		from := len(numbers)
 		numbers = w.lexicon.numbers(numbers, keys)
 		for i, number := range numbers[from:] {
@@ -190,18 +190,19 @@ func (w *draftWriter) encode(numbers []int32, text []byte, p piece) ([]int32, er
 			}
 		}
 		return nil
-	}, func(word []byte) error {
+	}
+	err := eachKey(text, w.batch, short, func(word []byte) error {
 		numbers = append(numbers, 0)
 		w.other(word)
 		return nil
 	})
 	if p.mark {
-		w.batch[0] = shortKeyOf([]byte(EndOfText))
-		numbers = w.lexicon.numbers(numbers, w.batch[:1])
+		err = cmp.Or(err, short([]shortKey{shortKeyOf([]byte(EndOfText))}))
 	}
 	return numbers, err
 }
 
+// other adds a word whose number is 0.
 func (w *draftWriter) other(word []byte) {
 	w.others = append(binary.AppendUvarint(w.others, uint64(len(word))), word...)
 }
@@ -223,28 +224,34 @@ func (l *lexicon) len() int {
 }
 
 // numbers appends the numbers of at most keyBatch words. It adds those that are missing; if there is
-// no room for a word, its number is 0.
+// no room for a word, its number is 0, now and later.
 func (l *lexicon) numbers(numbers []int32, keys []shortKey) []int32 {
-	from := len(numbers)
+	from, closed := len(numbers), l.closed.Load()
 	numbers, all := l.table.Load().numbers(numbers, keys)
-	if all || l.closed.Load() {
+	if all || closed {
 		return numbers
 	}
 	l.adding.Lock()
 	defer l.adding.Unlock()
 	for i, key := range keys {
-		table := l.table.Load()
-		if numbers[from+i] == 0 && table.full() {
-			if 2*table.size() > l.limit {
-				l.closed.Store(true)
-				return numbers
-			}
-			table = table.grown()
-			l.table.Store(table)
-		}
 		if numbers[from+i] == 0 {
-			numbers[from+i] = table.put(key)
+			numbers[from+i] = l.add(key)
 		}
 	}
 	return numbers
+}
+
+// add returns the number of a word, which it adds if there is room. The caller holds the lock.
+func (l *lexicon) add(key shortKey) int32 {
+	table := l.table.Load()
+	if table.full() && 2*table.size() <= l.limit {
+		table = table.grown()
+		l.table.Store(table)
+	}
+	if table.full() {
+		l.closed.Store(true)
+		_, number := table.slot(key)
+		return number
+	}
+	return table.put(key)
 }

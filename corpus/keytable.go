@@ -52,7 +52,8 @@ func (t *keyTable) grown() *keyTable {
 	copy(more.keys, t.keys)
 	for number, key := range t.keys {
 		if key != (shortKey{}) {
-			*more.slot(key) = int32(number)
+			slot, _ := more.slot(key)
+			*slot = int32(number)
 		}
 	}
 	return &more
@@ -64,12 +65,13 @@ func (t *keyTable) home(key shortKey) uint64 {
 	return (high ^ low) & uint64(len(t.slots)-1)
 }
 
-// slot returns the slot of a key, at its home or after it, which is empty if the key is missing.
-func (t *keyTable) slot(key shortKey) *int32 {
+// slot returns the slot of a key, at its home or after it, and the number there. If this is 0, the
+// key is missing, and another one may be put there.
+func (t *keyTable) slot(key shortKey) (slot *int32, number int32) {
 	for i := t.home(key); ; i++ {
-		s := &t.slots[i&uint64(len(t.slots)-1)]
-		if number := atomic.LoadInt32(s); number == 0 || t.keys[number] == key {
-			return s
+		slot = &t.slots[i&uint64(len(t.slots)-1)]
+		if number = atomic.LoadInt32(slot); number == 0 || t.keys[number] == key {
+			return slot, number
 		}
 	}
 }
@@ -95,19 +97,21 @@ func (t *keyTable) putAny(key []byte) int32 {
 
 // put is putAny of a short key. The table must not be full.
 func (t *keyTable) put(key shortKey) int32 {
-	s := t.slot(key)
-	if *s == 0 {
+	slot, number := t.slot(key)
+	if number == 0 {
 		t.count++
-		t.keys[t.count] = key
-		atomic.StoreInt32(s, int32(t.count)) // the key is there before its number
+		number = int32(t.count)
+		t.keys[number] = key
+		atomic.StoreInt32(slot, number) // the key is there before its number
 	}
-	return *s
+	return number
 }
 
 // find returns the number of a key; 0: it is missing.
 func (t *keyTable) find(key []byte) int32 {
 	if short := shortKeyOf(key); short != (shortKey{}) {
-		return *t.slot(short)
+		_, number := t.slot(short)
+		return number
 	}
 	return t.long[string(key)]
 }
@@ -131,7 +135,7 @@ func (t *keyTable) numbers(to []int32, keys []shortKey) (_ []int32, all bool) {
 	all = true
 	for i, key := range keys {
 		if t.keys[numbers[i]] != key {
-			numbers[i] = atomic.LoadInt32(t.slot(key))
+			_, numbers[i] = t.slot(key)
 			all = all && numbers[i] > 0
 		}
 	}
