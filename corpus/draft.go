@@ -20,8 +20,8 @@ const lexiconBytes = 128 << 20
 
 // A draft is a corpus whose words are numbers instead of ids, which depend on how often each word
 // occurs in the whole text. It needs one pass over the text. To write the token file, ids take the
-// place of the numbers. Memory is bounded: long words, and new ones once the lexicon is full, are in
-// the draft themselves, with the number 0.
+// place of the numbers. Memory is bounded: long words, and new ones once the lexicon is full, have
+// the number 0, and the draft has their bytes.
 type draft struct {
 	lexicon lexicon
 	counts  []int64     // of the lexicon's words
@@ -132,8 +132,8 @@ func (d *draft) vocabulary(minFrequency int64, reserved []string) (*Vocabulary, 
 func (d *draft) write(ctx context.Context, w *TokenWriter) error {
 	known := &w.vocabulary.ids
 	ids, table := []int32{0}, d.lexicon.table.Load()
-	for keys := table.keys[1:][:table.count]; len(keys) > 0; keys = keys[min(keyBatch, len(keys)):] {
-		ids, _ = known.numbers(ids, keys[:min(keyBatch, len(keys))])
+	for keys := range slices.Chunk(table.keys[1:][:table.count], keyBatch) {
+		ids, _ = known.numbers(ids, keys)
 	}
 	if _, err := d.file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -223,8 +223,8 @@ func (l *lexicon) len() int {
 	return l.table.Load().count
 }
 
-// numbers appends the numbers of at most keyBatch words. It adds those that are missing; if there is
-// no room for a word, its number is 0, now and later.
+// numbers appends the numbers of at most keyBatch words. It adds those that are missing. If there
+// is no room for a word, its number is 0, now and later.
 func (l *lexicon) numbers(numbers []int32, keys []shortKey) []int32 {
 	from, closed := len(numbers), l.closed.Load()
 	numbers, all := l.table.Load().numbers(numbers, keys)

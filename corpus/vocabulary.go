@@ -235,8 +235,8 @@ func (c Config) reserved() []string {
 }
 
 // countVocabulary builds the vocabulary of subwords or characters in a text: <unk>, EndOfText if it
-// is inserted, the reserved tokens, then the tokens that occur at least MinFrequency times. They are
-// sorted by falling frequency, then by bytes.
+// is inserted, the reserved tokens, then the tokens that occur at least MinFrequency times, sorted
+// by falling frequency, then by bytes.
 func countVocabulary(
 	ctx context.Context, read reading, cfg Config, scratch string,
 ) (*Vocabulary, error) {
