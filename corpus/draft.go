@@ -148,7 +148,8 @@ func (d *draft) write(ctx context.Context, w *TokenWriter) error {
 		} else if err != nil {
 			return fmt.Errorf("read the draft: %w", err)
 		}
-		block = append(block[:0], make([]byte, 4*head.Numbers+head.Others)...)
+		size := int(4*head.Numbers + head.Others)
+		block = slices.Grow(block[:0], size)[:size]
 		if _, err := io.ReadFull(in, block); err != nil {
 			return fmt.Errorf("read the draft: %w", err)
 		}
