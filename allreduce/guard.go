@@ -17,6 +17,8 @@ type guard struct {
 	before   Predecessor
 	after    Successor
 	ended    chan struct{} // closed when the guard has ended
+	judged   chan struct{} // closed when silent is set, on a broken ring
+	silent   []Peer
 
 	due   time.Duration // when the guard planned its next look
 	awake time.Duration // end of this process's last standstill; waits count from there
@@ -52,6 +54,8 @@ func (g *guard) run() {
 			look.Reset(pause)
 		}
 	}
+	g.silent = g.nearlySilent()
+	close(g.judged)
 	reason := fmt.Sprintf("at rank %d: %v", g.config.rankAt(int(g.config.Rank)), g.err)
 	var abort *AbortError
 	if errors.As(g.err, &abort) {
@@ -112,6 +116,22 @@ func (g *guard) look() time.Duration {
 		}))
 	}
 	return max(pause, 1)
+}
+
+// nearlySilent returns the neighbours that have been silent for most of ChunkTimeout. Ranks that are
+// lost together fall silent together, but the first of them that is noticed breaks the ring.
+func (g *guard) nearlySilent() (peers []Peer) {
+	g.listen()
+	now, most := g.now(), g.config.ChunkTimeout*3/4
+	since := time.Duration(g.receiver.listening.Load())
+	if since != 0 && g.receiver.heard.Load() && now-max(since, g.awake) >= most {
+		peers = append(peers, g.before.Peer())
+	}
+	if g.after.Err() == nil && g.beats > 0 && now-max(g.heard, g.awake) >= most &&
+		(len(peers) == 0 || peers[0] != g.after.Peer()) {
+		peers = append(peers, g.after.Peer())
+	}
+	return peers
 }
 
 // checkWait fails the ring with verdict if the wait has reached its limit, and returns the rest of

@@ -90,6 +90,30 @@ func TestSilence(t *testing.T) {
 	}
 }
 
+// TestSilent: when a ring breaks, for whatever reason, each rank knows which neighbour had nearly
+// been silent for too long. Ranks that are lost together are all noticed in this way.
+func TestSilent(t *testing.T) {
+	const chunk = 5 * time.Second
+	for silent, want := range map[time.Duration]int{chunk / 2: 0, chunk * 9 / 10: 1} {
+		synctest.Test(t, func(t *testing.T) {
+			ring, successor, predecessor := alone(t, 0, 2*chunk)
+			heartbeat := allreduce.Header{Generation: generation, Phase: allreduce.Heartbeat}
+			for range 60 {
+				predecessor.Beat()
+				if err := successor.Send(heartbeat, nil); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+			}
+			time.Sleep(silent - time.Second)
+			ring.Break(errors.New("superseded by generation 4"))
+			if got := ring.Silent(); len(got) != want || want > 0 && got[0] != peer(1) {
+				t.Errorf("after %v of silence %v counts as silent", silent, got)
+			}
+		})
+	}
+}
+
 // TestBreak: a rank that breaks the ring tells the others why, also between collectives.
 func TestBreak(t *testing.T) {
 	rings := linktest.Rings(t, connect(3), generation, 0, time.Minute)

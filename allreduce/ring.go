@@ -149,7 +149,8 @@ func New(config Config, links Links) (*Ring, error) {
 	r.receiver = receiver{queue: &r.queue, link: links.Predecessor, reduced: reduced,
 		passing: &r.sender.passing}
 	r.guard = guard{queue: &r.queue, receiver: &r.receiver, before: links.Predecessor,
-		after: links.Successor, due: config.ChunkTimeout, ended: make(chan struct{})}
+		after: links.Successor, due: config.ChunkTimeout, ended: make(chan struct{}),
+		judged: make(chan struct{})}
 	if config.World > 1 {
 		r.running.Go(r.guard.run)
 		r.running.Go(r.sender.run)
@@ -172,6 +173,16 @@ func (r *Ring) Timing() Timing {
 		Sending: time.Duration(r.sending.total.Load()),
 		Waiting: time.Duration(r.receiving.total.Load()),
 	}
+}
+
+// Silent returns the neighbours from which nothing had come for most of ChunkTimeout when the ring
+// broke, whatever broke it. The ring is broken.
+func (r *Ring) Silent() []Peer {
+	if r.config.World == 1 {
+		return nil
+	}
+	<-r.guard.judged
+	return r.guard.silent
 }
 
 // Close leaves the ring and closes its links. It breaks off unfinished collectives, and returns

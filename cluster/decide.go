@@ -128,6 +128,9 @@ type Suspected struct {
 	Text       string     // the observation
 	Slow       bool       // it works, but delays the others
 	Resync     bool       // its state may be wrong
+	// Unreachable is the accused's id, if no connection to it opens. Then the accusation holds in
+	// any ring of both that has not begun.
+	Unreachable string
 }
 
 // Leaving reports a worker that was asked to leave. It leaves when a ring without it is planned.

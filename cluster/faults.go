@@ -86,8 +86,12 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 // renewed translates an accusation from the broken ring to the present ring, until the present ring
 // has begun. Workers that are lost together are accused at the same moment, each by its neighbours.
 // The first accusation leads to a new ring that still contains the others. Accuser and accused must
-// both be in the present ring.
+// both be in the present ring. An unreachable worker counts from a ring that never began, too.
 func renewed(s State, e Suspected) Suspected {
+	if rank, is := s.plan.Rank(e.Unreachable); is && !s.begun {
+		e.Generation, e.Rank = s.plan.Generation, rank
+		return e
+	}
 	if s.begun || e.Slow || e.Generation != s.broken.Generation ||
 		e.Rank < 0 || int(e.Rank) >= len(s.broken.Members) {
 		return e

@@ -33,6 +33,8 @@ var update = flag.Bool("update", false, "write what the scripts in testdata shou
 //	resync ID TEXT          ... because its state may be wrong
 //	suspect ID RANK TEXT    the worker accuses another one of the present ring
 //	suspect@GENERATION ID RANK TEXT
+//	cut@GENERATION ID ACCUSED TEXT
+//	                        the worker accuses another one to which no connection opens
 //	slow ID RANK TEXT       the worker accuses another one of being slow
 //	leaving ID              the worker was asked to go
 //	scale N
@@ -225,6 +227,10 @@ func (w *scriptWorld) event(name string, args []string) (Event, error) {
 		return Suspected{ID: args[0], Generation: Generation(of), Rank: Rank(rank),
 			Text: strings.Join(args[2:], " "), Slow: name == "slow",
 			Resync: name == "spoilt"}, err
+	case "cut":
+		rank, _ := w.state.Plan().Rank(args[1])
+		return Suspected{ID: args[0], Generation: Generation(of), Rank: rank,
+			Text: strings.Join(args[2:], " "), Unreachable: args[1]}, nil
 	case "seated":
 		if generation == "" {
 			of = int(w.stored.Generation)

@@ -35,6 +35,10 @@ import (
 // it for ended. A worker listens before it registers, so a member that lives never refuses them.
 const refusalTime = 200 * time.Millisecond
 
+// silenceTime is how long at most no connection to a member may open until it counts as lost. It
+// leaves time for a packet that is lost, and sent again after a second.
+const silenceTime = 1500 * time.Millisecond
+
 // A worker has at most this many open connections at its port for each worker of the ring, and more
 // for those of the next ring.
 const (
@@ -174,7 +178,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		return errors.Join(err, listener.Close())
 	}
 	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way,
-		Refusals: refusalTime, Silence: w.spec.ChunkTimeout.AsDuration()}
+		Refusals: refusalTime, Silence: min(silenceTime, w.spec.ChunkTimeout.AsDuration())}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)

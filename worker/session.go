@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"rondo/allreduce"
+	"rondo/allreduce/grpclink"
 	"rondo/cluster"
 	"rondo/compute"
 	"rondo/job"
@@ -333,6 +334,9 @@ func (s *session) judge(life context.Context, err error) error {
 	switch {
 	case life.Err() != nil:
 		return s.explain(context.Cause(life))
+	case errors.Is(err, grpclink.ErrUnreachable) && errors.As(err, &lost):
+		s.reportSuspect(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error(),
+			Unreachable: s.plan.Members[lost.Peer.Rank].ID})
 	case errors.Is(err, errSuperseded):
 	case errors.As(err, &corrupt):
 		s.reportEvent(life, &rondov1.Event{Kind: &rondov1.Event_Failure{
@@ -345,15 +349,30 @@ func (s *session) judge(life context.Context, err error) error {
 			s.reportSuspect(life, rank, &rondov1.SuspectEvent{Text: err.Error(), Resync: true})
 		}
 	case errors.As(err, &hearsay): // the ranks that saw the failure report it
+		s.reportSilent(life, -1)
 	case errors.As(err, &unsummed) && unsummed.Own == nil: // likewise
 	case errors.As(err, &refused) && refused.rank != int(s.rank):
 	case errors.As(err, &lost):
 		s.reportSuspect(life, int(lost.Peer.Rank), &rondov1.SuspectEvent{Text: err.Error()})
+		s.reportSilent(life, lost.Peer.Rank)
 	default:
 		return s.failed(err)
 	}
 	s.log.Debug("the ring has ended", "generation", s.plan.Generation, "error", err)
 	return nil
+}
+
+// reportSilent reports the neighbours that had fallen silent when the ring broke, except one.
+func (s *session) reportSilent(ctx context.Context, except allreduce.Rank) {
+	if s.ring == nil || s.ring.Err() == nil {
+		return
+	}
+	for _, peer := range s.ring.Silent() {
+		if peer.Rank != except {
+			s.reportSuspect(ctx, int(peer.Rank), &rondov1.SuspectEvent{Text: fmt.Sprintf(
+				"%v: silent, too, when the ring broke", peer)})
+		}
+	}
 }
 
 // announce reports this worker, and from rank 0 the ring and the step from which it continues.

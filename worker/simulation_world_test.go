@@ -151,8 +151,16 @@ func (w *world) startWorkerOn(host string) string {
 	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
 	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
 		allreduce.Links, error) {
-		ctx, cancel := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
-		defer cancel()
+		ctx, end := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
+		defer end()
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		next := addresses[(int(seat.Rank)+1)%seat.World]
+		defer time.AfterFunc(min(silenceTime, w.spec.ChunkTimeout.AsDuration()), func() {
+			if !w.net.Reaches(name, next) {
+				cancel(grpclink.ErrUnreachable)
+			}
+		}).Stop()
 		return w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
 			Rank: seat.Rank, World: seat.World, Circle: string(seat.Circle), Ranks: seat.Ranks},
 			addresses)

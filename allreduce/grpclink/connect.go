@@ -13,7 +13,7 @@ import (
 // Connect joins the ring of seat: it dials the successor and accepts the predecessor's link at the
 // same time, and returns both links for allreduce.New, which closes them. addresses are the
 // members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A neighbour's
-// fault is an allreduce.PeerError. A ring of one has no links.
+// fault is an allreduce.PeerError; it is ErrUnreachable if no connection to the successor opens. A ring of one has no links.
 func Connect(
 	ctx context.Context, server *Server, seat Seat, addresses []string, cfg DialConfig,
 ) (allreduce.Links, error) {
@@ -62,7 +62,8 @@ func Connect(
 		links.Successor.Abort(reason)
 		links.Successor.Close()
 	}
-	if dialErr == nil || acceptErr != nil && errors.Is(context.Cause(ctx), acceptErr) {
+	followed := acceptErr != nil && errors.Is(context.Cause(ctx), acceptErr)
+	if dialErr == nil || followed && !errors.Is(dialErr, ErrUnreachable) {
 		return allreduce.Links{}, acceptErr // a dial error, if any, followed from this one
 	}
 	return allreduce.Links{}, dialErr

@@ -117,7 +117,11 @@ func Dial(
 	return s, nil
 }
 
-// connectInTime is connect, and gives up after cfg.Silence unless a connection has opened.
+// ErrUnreachable: no connection to a neighbour opens. That holds for every ring with it.
+var ErrUnreachable = errors.New("no connection to it opens")
+
+// connectInTime is connect, and gives up after cfg.Silence unless a connection has opened. If most
+// of that time has passed when something else ends the try, the successor is unreachable too.
 func (s *successor) connectInTime(ctx context.Context) error {
 	if s.cfg.Silence == 0 {
 		return s.connect(ctx)
@@ -126,10 +130,16 @@ func (s *successor) connectInTime(ctx context.Context) error {
 	defer cancel(nil)
 	defer time.AfterFunc(s.cfg.Silence, func() {
 		if !s.public.under.isReached() {
-			cancel(errors.New("it is cut off, or its host is down"))
+			cancel(fmt.Errorf("it is cut off, or its host is down: %w", ErrUnreachable))
 		}
 	}).Stop()
-	return s.connect(ctx)
+	began := time.Now()
+	err := s.connect(ctx)
+	if err != nil && !errors.Is(err, ErrUnreachable) && !s.public.under.isReached() &&
+		time.Since(began) >= s.cfg.Silence*3/4 {
+		return fmt.Errorf("%w: %w", ErrUnreachable, err)
+	}
+	return err
 }
 
 // connect opens the stream. It retries while the successor is unavailable.
@@ -147,7 +157,7 @@ func (s *successor) connect(ctx context.Context) error {
 			last = errors.New(status.Convert(err).Message())
 		}
 		if gone := s.cfg.Refusals; gone > 0 && s.public.under.refuses(gone) {
-			return fmt.Errorf("its process has ended: %w", last)
+			return fmt.Errorf("its process has ended: %w: %w", ErrUnreachable, last)
 		}
 		s.pause(ctx)
 		if ctx.Err() == nil {

@@ -147,7 +147,8 @@ func ClusterEvent(r *rondov1.Record) cluster.Event {
 	case *rondov1.Event_Suspect:
 		e := kind.Suspect
 		return cluster.Suspected{ID: r.Source, Generation: generation(e.Generation),
-			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow, Resync: e.Resync}
+			Rank: cluster.Rank(e.Rank), Text: e.Text, Slow: e.Slow, Resync: e.Resync,
+			Unreachable: e.Unreachable}
 	case *rondov1.Event_Worker:
 		return cluster.Seated{ID: r.Source, Generation: generation(kind.Worker.Generation)}
 	case *rondov1.Event_Leaving:

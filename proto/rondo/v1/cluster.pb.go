@@ -2146,13 +2146,16 @@ func (x *FailureEvent) GetGeneration() uint64 {
 // SuspectEvent: a worker accuses another one of its ring, which is then evicted. Accusations from
 // earlier rings do not count.
 type SuspectEvent struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the accuser
-	Generation    uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	Rank          int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`     // the accused
-	Text          string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`      // the evidence, for people
-	Slow          bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"`     // it works, but keeps the others waiting
-	Resync        bool                   `protobuf:"varint,6,opt,name=resync,proto3" json:"resync,omitempty"` // its state may be wrong
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Id         string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"` // the accuser
+	Generation uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Rank       int64                  `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`     // the accused
+	Text       string                 `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`      // the evidence, for people
+	Slow       bool                   `protobuf:"varint,5,opt,name=slow,proto3" json:"slow,omitempty"`     // it works, but keeps the others waiting
+	Resync     bool                   `protobuf:"varint,6,opt,name=resync,proto3" json:"resync,omitempty"` // its state may be wrong
+	// The accused's id, if no connection to it opens. That counts in later rings too, until one
+	// begins.
+	Unreachable   string `protobuf:"bytes,7,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2227,6 +2230,13 @@ func (x *SuspectEvent) GetResync() bool {
 		return x.Resync
 	}
 	return false
+}
+
+func (x *SuspectEvent) GetUnreachable() string {
+	if x != nil {
+		return x.Unreachable
+	}
+	return ""
 }
 
 // LeavingEvent: a worker was asked to leave, and leaves when a ring without it is planned. A worker
@@ -2511,7 +2521,7 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\"\x92\x01\n" +
+	"generation\"\xb4\x01\n" +
 	"\fSuspectEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
@@ -2520,7 +2530,8 @@ const file_rondo_v1_cluster_proto_rawDesc = "" +
 	"\x04rank\x18\x03 \x01(\x03R\x04rank\x12\x12\n" +
 	"\x04text\x18\x04 \x01(\tR\x04text\x12\x12\n" +
 	"\x04slow\x18\x05 \x01(\bR\x04slow\x12\x16\n" +
-	"\x06resync\x18\x06 \x01(\bR\x06resync\">\n" +
+	"\x06resync\x18\x06 \x01(\bR\x06resync\x12 \n" +
+	"\vunreachable\x18\a \x01(\tR\vunreachable\">\n" +
 	"\fLeavingEvent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1e\n" +
 	"\n" +
