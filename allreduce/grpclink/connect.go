@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/connectivity"
 
@@ -13,7 +15,8 @@ import (
 // Connect joins the ring of seat: it dials the successor and accepts the predecessor's link at the
 // same time, and returns both links for allreduce.New, which closes them. addresses are the
 // members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A neighbour's
-// fault is an allreduce.PeerError; it is ErrUnreachable if no connection to the successor opens. A ring of one has no links.
+// fault is an allreduce.PeerError, and ErrUnreachable if no connection to it opens. A ring of one
+// has no links.
 func Connect(
 	ctx context.Context, server *Server, seat Seat, addresses []string, cfg DialConfig,
 ) (allreduce.Links, error) {
@@ -37,8 +40,14 @@ func Connect(
 	defer cancel(nil)
 	accepted := make(chan error, 1)
 	go func() {
+		from := addresses[seat.predecessor()]
+		stop := cfg.watchPredecessor(ctx, seat, from, cancel)
 		var err error
-		links.Predecessor, err = server.Accept(ctx, seat, addresses[seat.predecessor()])
+		links.Predecessor, err = server.Accept(ctx, seat, from)
+		stop()
+		if err != nil && errors.Is(context.Cause(ctx), errSilentPredecessor) {
+			err = fmt.Errorf("%w: %w", err, ErrUnreachable)
+		}
 		if err != nil {
 			cancel(err)
 		}
@@ -62,11 +71,57 @@ func Connect(
 		links.Successor.Abort(reason)
 		links.Successor.Close()
 	}
-	followed := acceptErr != nil && errors.Is(context.Cause(ctx), acceptErr)
+	followed := acceptErr != nil && (errors.Is(context.Cause(ctx), acceptErr) ||
+		errors.Is(acceptErr, ErrUnreachable))
 	if dialErr == nil || followed && !errors.Is(dialErr, ErrUnreachable) {
 		return allreduce.Links{}, acceptErr // a dial error, if any, followed from this one
 	}
 	return allreduce.Links{}, dialErr
+}
+
+// errSilentPredecessor ends a Connect whose predecessor cannot come.
+var errSilentPredecessor = errors.New("it is cut off, or its host is down")
+
+// watchPredecessor cancels with errSilentPredecessor if no connection to the predecessor opens
+// within c.Silence. It begins to try only after a while, since most predecessors come at once. It
+// ends with the returned function.
+func (c DialConfig) watchPredecessor(ctx context.Context, seat Seat, address string,
+	cancel context.CancelCauseFunc) (stop func()) {
+	if c.Silence == 0 || seat.World == 2 {
+		return func() {}
+	}
+	ctx, end := context.WithTimeout(ctx, c.Silence)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(c.Silence / 5):
+		}
+		if !c.opens(ctx, address) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cancel(errSilentPredecessor)
+		}
+	})
+	return func() {
+		end()
+		watching.Wait()
+	}
+}
+
+// opens reports whether a connection to the worker at an address opens before ctx ends.
+func (c DialConfig) opens(ctx context.Context, address string) bool {
+	to, err := c.client(address)
+	if err != nil {
+		return true // whatever is wrong, it is not the network
+	}
+	defer func() { _ = to.close() }() // nothing was sent
+	for !to.under.isReached() {
+		to.conn.Connect()
+		if !to.conn.WaitForStateChange(ctx, to.conn.GetState()) {
+			break
+		}
+	}
+	return to.under.isReached()
 }
 
 // Reach returns nil once a connection to the worker at an address has opened, which it then closes.

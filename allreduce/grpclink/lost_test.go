@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
@@ -30,5 +31,33 @@ func TestDialLost(t *testing.T) {
 		if !errors.Is(err, grpclink.ErrUnreachable) || !errors.As(err, &lost) || lost.Peer.Rank != 1 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want that rank 1 is lost: %s", err, want)
 		}
+	}
+}
+
+// TestSilentPredecessor: a predecessor that is cut off does not come, and is named although its
+// successor would wait for it for long.
+func TestSilentPredecessor(t *testing.T) {
+	self := startWorker(t, "opticks", grpclink.ServerConfig{})
+	next := startWorker(t, "opticks", grpclink.ServerConfig{})
+	links := accept(t, next, seat(1, 3))
+	const gone = "192.0.2.1:1"
+	cfg := grpclink.DialConfig{Silence: brief, Timeout: 10 * linktest.Moment,
+		Dialer: func(ctx context.Context, address string) (net.Conn, error) {
+			if address == gone {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return new(net.Dialer).DialContext(ctx, "tcp", address)
+		}}
+	_, err := grpclink.Connect(t.Context(), self.server, seat(0, 3),
+		[]string{self.address, next.address, gone}, cfg)
+	var lost *allreduce.PeerError
+	if !errors.Is(err, grpclink.ErrUnreachable) || !errors.As(err, &lost) || lost.Peer.Rank != 2 {
+		t.Errorf("%v, want that rank 2 is lost", err)
+	}
+	select {
+	case link := <-links:
+		link.Close()
+	case <-time.After(brief): // it was too slow
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -45,10 +46,12 @@ const (
 	backoffMax            = 2 * time.Second
 	// Retries by etcd's client. It hides their reason, so the store retries by itself.
 	clientRetries = 3
-	// A silent connection is probed after keepAliveTime. A connection that accepts no data for
-	// keepAliveTimeout is closed.
+	// A silent connection is probed after keepAliveTime by gRPC, and after silence by the kernel. A
+	// connection that accepts no data, or no probe, for keepAliveTimeout is closed: time for a
+	// packet that is lost twice.
 	keepAliveTime    = 10 * time.Second // gRPC's minimum
-	keepAliveTimeout = 3 * time.Second
+	silence          = time.Second
+	keepAliveTimeout = 1500 * time.Millisecond
 	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
 	// wait for revisions that etcd will reach again much later.
 	probeInterval = 5 * time.Second
@@ -135,8 +138,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 		DialKeepAliveTimeout: keepAliveTimeout,
 		MaxUnaryRetries:      clientRetries,
 		Logger:               clientLog,
-		DialOptions: append(slices.Clip(cfg.DialOptions),
-			grpc.WithChainUnaryInterceptor(s.history.observe)),
+		DialOptions: slices.Concat([]grpc.DialOption{grpc.WithContextDialer(dial),
+			grpc.WithChainUnaryInterceptor(s.history.observe)}, cfg.DialOptions),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("--etcd %s: %w", s.servers, err)
@@ -184,6 +187,17 @@ func (s *Store) reach(ctx context.Context, patience time.Duration) error {
 				s.servers, patience, err)
 		}
 	}
+}
+
+// dial opens a connection that ends soon after its host is cut off, although a watch only listens.
+func dial(ctx context.Context, address string) (net.Conn, error) {
+	network := "tcp"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		network, address = "unix", strings.TrimPrefix(path, "//")
+	}
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence,
+		Interval: silence, Count: 2}}
+	return d.DialContext(ctx, network, address)
 }
 
 // once makes one request within the request timeout. what describes it in errors: "reading the

@@ -112,11 +112,12 @@ func (l *lease) renewInTime(ctx context.Context) error {
 	defer asking.Wait()
 	defer cancel()
 	renewed := make(chan error)
+	var failing sync.Once
 	ask := func() {
 		asked := time.Now()
 		seconds, err := l.renew(ctx)
 		if err != nil && ctx.Err() == nil {
-			l.store.log.Warn("etcd: renewing the lease again", "error", err)
+			failing.Do(func() { l.store.log.Warn("etcd: renewing the lease again", "error", err) })
 		}
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
 			return
