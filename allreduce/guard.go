@@ -118,8 +118,8 @@ func (g *guard) look() time.Duration {
 	return max(pause, 1)
 }
 
-// nearlySilent returns the neighbours that have been silent for most of ChunkTimeout. Ranks that are
-// lost together fall silent together, but the first of them that is noticed breaks the ring.
+// nearlySilent returns the neighbours that have been silent for most of ChunkTimeout. Ranks that
+// are lost together fall silent together, but the first that is noticed breaks the ring.
 func (g *guard) nearlySilent() (peers []Peer) {
 	g.listen()
 	now, most := g.now(), g.config.ChunkTimeout*3/4

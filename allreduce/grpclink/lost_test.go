@@ -28,7 +28,8 @@ func TestDialLost(t *testing.T) {
 		cfg.Timeout = 10 * linktest.Moment
 		_, err := grpclink.Dial(t.Context(), port.ForTest(t).Address(), seat(0, 2), cfg)
 		var lost *allreduce.PeerError
-		if !errors.Is(err, grpclink.ErrUnreachable) || !errors.As(err, &lost) || lost.Peer.Rank != 1 || !strings.Contains(err.Error(), want) {
+		if !errors.Is(err, grpclink.ErrUnreachable) || !errors.As(err, &lost) ||
+			lost.Peer.Rank != 1 || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want that rank 1 is lost: %s", err, want)
 		}
 	}

@@ -117,7 +117,8 @@ func Dial(
 	return s, nil
 }
 
-// ErrUnreachable: no connection to a neighbour opens. That holds for every ring with it.
+// ErrUnreachable is the error of a neighbour to which no connection opens. It holds for every ring
+// with it.
 var ErrUnreachable = errors.New("no connection to it opens")
 
 // connectInTime is connect, and gives up after cfg.Silence unless a connection has opened. If most
