@@ -317,8 +317,10 @@ func TestAnotherJob(t *testing.T) {
 func TestQueue(t *testing.T) {
 	job := only[*batchv1.Job](t, build(t, memory(t), "/overlays/kueue"), "rondo-worker")
 	if job.Spec.Suspend == nil || !*job.Spec.Suspend ||
-		job.Labels["kueue.x-k8s.io/queue-name"] != "rondo" {
-		t.Errorf("the Job does not wait in the queue: %v, %v", job.Spec.Suspend, job.Labels)
+		job.Labels["kueue.x-k8s.io/queue-name"] != "rondo" ||
+		job.Annotations["kueue.x-k8s.io/elastic-job"] != "true" {
+		t.Errorf("the Job does not wait in the queue: %v, %v, %v", job.Spec.Suspend, job.Labels,
+			job.Annotations)
 	}
 	tree := memory(t)
 	text := "resources: [../job]\ncomponents: [../components/cpu, ../components/jobset, " +

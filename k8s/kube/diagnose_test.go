@@ -220,6 +220,13 @@ func TestDiagnoseNodesAndVolumes(t *testing.T) {
 				Limits: corev1.ResourceList{gpuResource: resource.MustParse("1")}}}}
 		}, []string{"3 Insufficient nvidia.com/gpu", "nvidia.com/gpu.present=true", "rondo scale"},
 			false},
+		"queue": {func(p *patient) {
+			p.unplaced("")
+			p.pods[0].Status.Conditions[0].Reason = corev1.PodReasonSchedulingGated
+			p.pods[0].Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: elasticGate}}
+			p.job.Labels[labelQueue] = "team"
+		}, []string{"Kueue has no quota for it yet in queue team", "rondo scale --job song"},
+			false},
 		"no claim": {func(p *patient) {
 			p.unplaced(`persistentvolumeclaim "texts" not found`)
 			p.claim("texts", "")

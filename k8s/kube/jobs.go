@@ -172,6 +172,17 @@ func (j *Job) JobSet() string {
 // Queue returns Kueue's queue that admits the workers; empty: none.
 func (j *Job) Queue() string { return j.Workers.Labels[labelQueue] }
 
+// elastic reports whether Kueue holds the pods that it has no quota for yet, and not the whole Job.
+// Kueue adds the gate to the Job's pods when the Job is made, if its feature is on.
+func (j *Job) elastic() bool { return gated(&j.Workers.Spec.Template.Spec) }
+
+// gated reports whether Kueue keeps pods from being scheduled.
+func gated(pod *corev1.PodSpec) bool {
+	return slices.ContainsFunc(pod.SchedulingGates, func(g corev1.PodSchedulingGate) bool {
+		return g.Name == elasticGate
+	})
+}
+
 // condition returns a condition of these types that holds, or nil.
 func (j *Job) condition(kinds ...batchv1.JobConditionType) *batchv1.JobCondition {
 	for i, c := range j.Workers.Status.Conditions {

@@ -230,6 +230,8 @@ func TestScaleSaysWhatCannotBe(t *testing.T) {
 	queued := someJob(2, nil)
 	queued.Labels = map[string]string{labelName: "rondo", labelComponent: Worker,
 		labelJob: "book", labelQueue: "team"}
+	elastic := queued.DeepCopy()
+	elastic.Spec.Template.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: elasticGate}}
 	for name, c := range map[string]struct {
 		job     *batchv1.Job
 		workers int
@@ -240,7 +242,8 @@ func TestScaleSaysWhatCannotBe(t *testing.T) {
 		"too many": {someJob(2, nil), 7, "7 workers: this job can have 2 (--min-workers) to 6 " +
 			"(--batch", true},
 		"over":     {with(someJob(2, nil), batchv1.JobFailed, "oh"), 3, "has ended: oh", false},
-		"a queue":  {queued, 3, "Kueue has admitted to queue team", true},
+		"a queue":  {queued, 3, "its feature ElasticJobsViaWorkloadSlices Kueue would", true},
+		"no quota": {elastic, 3, "after 20ms the ring of job book has 0 of 3 workers", false},
 		"a JobSet": {set, 3, "JobSet book-worker, whose size is fixed", true},
 		"never": {someJob(2, map[string]string{"phase": "running", "world-size": "2"}), 3,
 			"after 20ms the ring of job book has 2 of 3 workers", false},

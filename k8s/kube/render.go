@@ -32,6 +32,12 @@ const (
 	manager              = "rondo"           // field manager of applied fields
 )
 
+// Kueue's elastic jobs: the gate of pods that wait for quota, and the feature that adds it.
+const (
+	elasticGate    = "kueue.x-k8s.io/elastic-job"
+	elasticFeature = "ElasticJobsViaWorkloadSlices"
+)
+
 // Manifests holds the objects of a submission, in the order of their application.
 type Manifests struct {
 	Shared  []*unstructured.Unstructured // of the namespace: etcd, and what its jobs share

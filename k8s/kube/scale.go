@@ -87,9 +87,10 @@ func (s *scaling) check(ctx context.Context) (*rondov1.JobSpec, error) {
 		return nil, app.Usagef("job %s runs as JobSet %s, whose size is fixed: %s", s.Name, set,
 			s.stopAndResume())
 	}
-	if queue := s.Queue(); queue != "" && s.how.Workers > s.Wanted() {
-		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and Kueue "+
-			"would suspend it for more: %s", s.Name, queue, s.stopAndResume())
+	if queue := s.Queue(); queue != "" && s.how.Workers > s.Wanted() && !s.elastic() {
+		return nil, app.Usagef("job %s runs on what Kueue has admitted to queue %s, and without "+
+			"its feature %s Kueue would suspend it for more: %s", s.Name, queue, elasticFeature,
+			s.stopAndResume())
 	}
 	spec, err := s.spec(ctx)
 	if err != nil {

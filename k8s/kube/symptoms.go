@@ -72,6 +72,13 @@ func said(end *corev1.ContainerStateTerminated) string {
 // ofPod returns the problems of a pod.
 func (s *scene) ofPod(pod *corev1.Pod, now time.Time) []Problem {
 	name := "pod/" + pod.Name
+	if gated(&pod.Spec) && s.workers != nil &&
+		now.Sub(pod.CreationTimestamp.Time) >= startGrace {
+		return []Problem{{Object: name, Since: pod.CreationTimestamp.Time,
+			Text: "Kueue has no quota for it yet in queue " + s.workers.Labels[labelQueue],
+			Remedy: "it starts when all the workers that the job wants have quota; " +
+				s.command("scale") + " with fewer workers withdraws it"}}
+	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
 			c.Reason == corev1.PodReasonUnschedulable {
