@@ -22,6 +22,7 @@ type guard struct {
 
 	due   time.Duration // when the guard planned its next look
 	awake time.Duration // end of this process's last standstill; waits count from there
+	ticks time.Duration // when the guard sent its last beat
 	beats uint64        // of the successor, so far
 	heard time.Duration // when the guard noticed the last of them
 }
@@ -46,6 +47,7 @@ func (g *guard) run() {
 		case <-g.after.Broken():
 			g.Break(linkError(g.after, g.after.Err()))
 		case <-beat.C:
+			g.ticks = g.now()
 			g.before.Beat()
 			g.listen()
 		case <-look.C:
@@ -118,20 +120,26 @@ func (g *guard) look() time.Duration {
 	return max(pause, 1)
 }
 
-// nearlySilent returns the neighbours that have been silent for most of ChunkTimeout. Ranks that
-// are lost together fall silent together, but the first that is noticed breaks the ring.
+// nearlySilent returns the neighbour that has been silent for most of ChunkTimeout. Ranks that are
+// lost together fall silent together, but the first that is noticed breaks the ring. A rank that
+// hears neither neighbour, or stood still itself, accuses nobody.
 func (g *guard) nearlySilent() (peers []Peer) {
 	g.listen()
 	now, most := g.now(), g.config.ChunkTimeout*3/4
+	if now-g.ticks > 2*g.config.beatInterval() {
+		return nil
+	}
 	since := time.Duration(g.receiver.listening.Load())
 	if since != 0 && g.receiver.heard.Load() && now-max(since, g.awake) >= most {
 		peers = append(peers, g.before.Peer())
 	}
-	if g.after.Err() == nil && g.beats > 0 && now-max(g.heard, g.awake) >= most &&
-		(len(peers) == 0 || peers[0] != g.after.Peer()) {
+	if g.after.Err() == nil && g.beats > 0 && now-max(g.heard, g.awake) >= most {
 		peers = append(peers, g.after.Peer())
 	}
-	return peers
+	if len(peers) == 2 && peers[0] != peers[1] {
+		return nil
+	}
+	return peers[:min(1, len(peers))]
 }
 
 // checkWait fails the ring with verdict if the wait has reached its limit, and returns the rest of

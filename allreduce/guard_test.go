@@ -26,6 +26,10 @@ func TestSleeperAccusesNobody(t *testing.T) {
 		if slept {
 			g.due -= 30 * time.Second
 		}
+		g.ticks = g.due - timeout/8 // the last beat
+		if got := len(g.nearlySilent()); got != 0 == slept {
+			t.Errorf("slept=%v: %d neighbours count as silent", slept, got)
+		}
 		pause := g.look()
 		if accuses := q.Err() != nil; accuses == slept {
 			t.Errorf("slept=%v: %v", slept, q.Err())

@@ -175,14 +175,18 @@ func (r *Ring) Timing() Timing {
 	}
 }
 
-// Silent returns the neighbours from which nothing had come for most of ChunkTimeout when the ring
-// broke, whatever broke it. The ring is broken.
+// Silent returns the neighbour, if any, from which nothing had come for most of ChunkTimeout when
+// the ring broke, whatever broke it. The ring is broken.
 func (r *Ring) Silent() []Peer {
 	if r.config.World == 1 {
 		return nil
 	}
-	<-r.guard.judged
-	return r.guard.silent
+	select {
+	case <-r.guard.judged:
+		return r.guard.silent
+	case <-r.guard.ended: // it was closed before
+		return nil
+	}
 }
 
 // Close leaves the ring and closes its links. It breaks off unfinished collectives, and returns

@@ -315,6 +315,7 @@ func buildTokens(
 			if err != nil {
 				return err
 			}
+			d.forget()
 			return write(func(w *TokenWriter) error { return d.write(ctx, w) })
 		}})
 	case vocabulary == nil:

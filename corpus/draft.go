@@ -128,6 +128,12 @@ func (d *draft) vocabulary(minFrequency int64, reserved []string) (*Vocabulary, 
 	}, minFrequency, reserved)
 }
 
+// forget frees the counts, which only the vocabulary needs.
+func (d *draft) forget() {
+	d.others.close()
+	d.counts, d.others.table = nil, newTally()
+}
+
 // write writes the token file.
 func (d *draft) write(ctx context.Context, w *TokenWriter) error {
 	known := &w.vocabulary.ids

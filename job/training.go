@@ -55,14 +55,14 @@ func TrainConfig(spec *rondov1.JobSpec, d Data) (train.Config, error) {
 		CheckEvery:      spec.CheckEvery,
 		EvictStragglers: spec.EvictStragglers,
 	}
-	if c.Schedule.Warmup > c.Steps {
-		return c, app.Usagef("--warmup-steps %d is more than the job's steps, %d, so the learning "+
-			"rate would never reach --lr: give fewer", c.Schedule.Warmup, c.Steps)
-	}
 	if counts(spec) { // the sum itself is added to the parameters
 		c.Optimizer = optim.Optimizer{Rule: rule}
 		c.Schedule = optim.Schedule{Kind: optim.Constant, Rate: 1}
 		c.Clip.Limit = 0
+	}
+	if c.Schedule.Warmup > c.Steps {
+		return c, app.Usagef("--warmup-steps %d is more than the job's steps, %d, so the learning "+
+			"rate would never reach --lr: give fewer", c.Schedule.Warmup, c.Steps)
 	}
 	return c, nil
 }

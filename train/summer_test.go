@@ -222,6 +222,7 @@ func TestSummerResumes(t *testing.T) {
 // more than two ranks the pause decides in which order numbers are added.
 func TestSummerPauses(t *testing.T) {
 	j := resumable(compute.LSTM, false, compute.Adam)
+	j.ranks = 3
 	j.model.Embed = 1<<14/testV + 1 // a smaller table is always summed as a whole
 	table := lookupOf(j.model)
 	table.Always = false

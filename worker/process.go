@@ -35,8 +35,8 @@ import (
 // it for ended. A worker listens before it registers, so a member that lives never refuses them.
 const refusalTime = 200 * time.Millisecond
 
-// silenceTime is how long at most no connection to a member may open until it counts as lost. It
-// leaves time for a packet that is lost, and sent again after a second.
+// A member to which no connection opens within silenceTime counts as lost, in a ring that follows a
+// loss. That leaves time for a packet that is lost, and sent again after a second.
 const silenceTime = 1500 * time.Millisecond
 
 // A worker has at most this many open connections at its port for each worker of the ring, and more
@@ -178,14 +178,16 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		return errors.Join(err, listener.Close())
 	}
 	dialing := grpclink.DialConfig{Timeout: w.spec.StepTimeout.AsDuration(), Transport: way,
-		Refusals: refusalTime, Silence: min(silenceTime, w.spec.ChunkTimeout.AsDuration())}
+		Refusals: refusalTime}
 	var creds credentials.TransportCredentials
 	if identity != nil {
 		creds = identity.ServerCredentials(w.log, certs.Worker)
 		dialing.Credentials = identity.ClientCredentials(certs.Name, w.log, certs.Worker)
 	}
-	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
-		allreduce.Links, error) {
+	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string,
+		silence time.Duration) (allreduce.Links, error) {
+		dialing := dialing
+		dialing.Silence = silence
 		formed, err := grpclink.Connect(ctx, links, seat, addresses, dialing)
 		if ways := grpclink.Describe(formed); ways != "" {
 			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"rondo/allreduce"
 	"rondo/allreduce/grpclink"
@@ -39,7 +40,7 @@ func (s *seat) formRing(
 	seat := grpclink.Seat{Job: s.spec.Job, Generation: allreduce.Generation(s.plan.Generation),
 		Rank: allreduce.Rank(slices.Index(ranks, allreduce.Rank(s.rank))), World: len(ranks),
 		Circle: circle, Ranks: ranks, Nonce: s.plan.Nonce}
-	links, err := s.connect(ctx, seat, addresses)
+	links, err := s.connect(ctx, seat, addresses, s.silence())
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +57,16 @@ func (s *seat) formRing(
 		config = config.AcrossHosts()
 	}
 	return allreduce.New(config, links)
+}
+
+// silence is how long no connection to a member may open until it counts as lost. A newcomer's
+// network may need longer than that of a member that has trained.
+func (s *seat) silence() time.Duration {
+	d := s.spec.ChunkTimeout.AsDuration()
+	if newcomers := s.plan.Rings <= 1 || len(s.plan.Last) > 0; newcomers {
+		return d
+	}
+	return min(silenceTime, d)
 }
 
 // breakOff breaks all of this rank's rings.

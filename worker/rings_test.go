@@ -52,7 +52,7 @@ func TestTiersEndWithTheRing(t *testing.T) {
 		defer ring.Close()
 		innocent := allreduce.Peer{Rank: 1, Address: "b"}
 		w := &worker{spec: jobspec.Textbook()}
-		w.connect = func(ctx context.Context, _ grpclink.Seat, _ []string) (
+		w.connect = func(ctx context.Context, _ grpclink.Seat, _ []string, _ time.Duration) (
 			allreduce.Links, error) {
 			<-ctx.Done()
 			return allreduce.Links{}, &allreduce.PeerError{Peer: innocent, Err: ctx.Err()}

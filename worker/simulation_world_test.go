@@ -136,6 +136,21 @@ func (w *world) startWorker() string {
 	return w.startWorkerOn(host)
 }
 
+// lost returns the error of a neighbour that a worker does not reach; nil: it reaches both.
+func (w *world) lost(name string, seat grpclink.Seat, addresses []string) error {
+	for _, place := range []int{int(seat.Rank) + 1, int(seat.Rank) + seat.World - 1} {
+		peer := allreduce.Peer{Rank: allreduce.Rank(place % seat.World)}
+		peer.Address = addresses[peer.Rank]
+		if seat.Ranks != nil {
+			peer.Rank = seat.Ranks[peer.Rank]
+		}
+		if !w.net.Reaches(name, peer.Address) {
+			return &allreduce.PeerError{Peer: peer, Err: grpclink.ErrUnreachable}
+		}
+	}
+	return nil
+}
+
 func (w *world) startWorkerOn(host string) string {
 	w.mu.Lock()
 	w.spawned++
@@ -149,21 +164,24 @@ func (w *world) startWorkerOn(host string) string {
 			Version: "of this build", Identity: "the same"}}}
 	p.registry, p.claim = client, client.Claim
 	p.newReporter = func(id string) (reporter, error) { return w.newReporter(name, id), nil }
-	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string) (
-		allreduce.Links, error) {
+	p.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string,
+		silence time.Duration) (allreduce.Links, error) {
 		ctx, end := context.WithTimeout(ctx, w.spec.StepTimeout.AsDuration())
 		defer end()
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
-		next := addresses[(int(seat.Rank)+1)%seat.World]
-		defer time.AfterFunc(min(silenceTime, w.spec.ChunkTimeout.AsDuration()), func() {
-			if !w.net.Reaches(name, next) {
-				cancel(grpclink.ErrUnreachable)
+		defer time.AfterFunc(silence, func() {
+			if lost := w.lost(name, seat, addresses); lost != nil {
+				cancel(lost)
 			}
 		}).Stop()
-		return w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
+		links, err := w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
 			Rank: seat.Rank, World: seat.World, Circle: string(seat.Circle), Ranks: seat.Ranks},
 			addresses)
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, grpclink.ErrUnreachable) {
+			return allreduce.Links{}, cause
+		}
+		return links, err
 	}
 	p.reach = func(_ context.Context, address string) error {
 		if !w.net.Reaches(name, address) {

@@ -32,8 +32,10 @@ const (
 // fabric is a worker's access to etcd and the ring's network.
 type fabric struct {
 	registry cluster.Registry
-	// connect joins the ring of a seat. addresses are those of the ring's members.
-	connect func(ctx context.Context, seat grpclink.Seat, addresses []string) (
+	// connect joins the ring of a seat. addresses are those of the ring's members. A neighbour to
+	// which no connection opens within silence counts as lost.
+	connect func(ctx context.Context, seat grpclink.Seat, addresses []string,
+		silence time.Duration) (
 		allreduce.Links, error)
 	// reach opens a connection to a member's address, and closes it.
 	reach func(ctx context.Context, address string) error

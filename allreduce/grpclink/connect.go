@@ -41,11 +41,13 @@ func Connect(
 	accepted := make(chan error, 1)
 	go func() {
 		from := addresses[seat.predecessor()]
-		stop := cfg.watchPredecessor(ctx, seat, from, cancel)
+		waiting, giveUp := context.WithCancelCause(ctx)
+		defer giveUp(nil)
+		endWatch := cfg.watchPredecessor(waiting, seat, from, giveUp)
 		var err error
-		links.Predecessor, err = server.Accept(ctx, seat, from)
-		stop()
-		if err != nil && errors.Is(context.Cause(ctx), errSilentPredecessor) {
+		links.Predecessor, err = server.Accept(waiting, seat, from)
+		endWatch()
+		if err != nil && errors.Is(context.Cause(waiting), errSilentPredecessor) {
 			err = fmt.Errorf("%w: %w", err, ErrUnreachable)
 		}
 		if err != nil {
@@ -79,7 +81,7 @@ func Connect(
 	return allreduce.Links{}, dialErr
 }
 
-// errSilentPredecessor ends a Connect whose predecessor cannot come.
+// errSilentPredecessor ends the wait for a predecessor that cannot come.
 var errSilentPredecessor = errors.New("it is cut off, or its host is down")
 
 // watchPredecessor cancels with errSilentPredecessor if no connection to the predecessor opens
@@ -90,7 +92,7 @@ func (c DialConfig) watchPredecessor(ctx context.Context, seat Seat, address str
 	if c.Silence == 0 || seat.World == 2 {
 		return func() {}
 	}
-	ctx, end := context.WithTimeout(ctx, c.Silence)
+	ctx, end := context.WithTimeout(ctx, c.Silence+c.Silence/5)
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		select {

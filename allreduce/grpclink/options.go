@@ -89,8 +89,8 @@ type DialConfig struct {
 	// process counts as ended; 0: it may still start, within Timeout.
 	Refusals time.Duration
 
-	// Silence is how long no connection to the successor may open until it counts as cut off, or
-	// its host as down; 0: as long as Timeout.
+	// Silence is how long no connection to a neighbour may open until it counts as cut off, or its
+	// host as down; 0: as long as Timeout.
 	Silence time.Duration
 
 	// AbortGrace is how long Abort waits for the successor to take the reason; 0 is 250 ms. After

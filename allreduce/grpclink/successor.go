@@ -117,8 +117,8 @@ func Dial(
 	return s, nil
 }
 
-// ErrUnreachable is the error of a neighbour to which no connection opens. It holds for every ring
-// with it.
+// ErrUnreachable is the error of a neighbour to which no connection opens. It is true in every ring
+// that contains the neighbour.
 var ErrUnreachable = errors.New("no connection to it opens")
 
 // connectInTime is connect, and gives up after cfg.Silence unless a connection has opened. If most

@@ -46,11 +46,11 @@ const (
 	backoffMax            = 2 * time.Second
 	// Retries by etcd's client. It hides their reason, so the store retries by itself.
 	clientRetries = 3
-	// A silent connection is probed after keepAliveTime by gRPC, and after silence by the kernel. A
-	// connection that accepts no data, or no probe, for keepAliveTimeout is closed: time for a
-	// packet that is lost twice.
+	// A silent connection is probed after keepAliveTime by gRPC, and after probeIdle by the kernel.
+	// A connection that accepts no data, or answers no probe, for keepAliveTimeout is closed: time
+	// for a packet that is lost twice.
 	keepAliveTime    = 10 * time.Second // gRPC's minimum
-	silence          = time.Second
+	probeIdle        = time.Second
 	keepAliveTimeout = 1500 * time.Millisecond
 	// probeInterval is how often a watch asks whether etcd has lost writes. A watch alone would
 	// wait for revisions that etcd will reach again much later.
@@ -195,8 +195,8 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		network, address = "unix", strings.TrimPrefix(path, "//")
 	}
-	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: silence,
-		Interval: silence, Count: 2}}
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: probeIdle,
+		Interval: probeIdle, Count: 2}}
 	return d.DialContext(ctx, network, address)
 }
 

@@ -15,10 +15,9 @@ import (
 )
 
 const (
-	// renewals is the number of renewals within a lease's time to live.
+	// A lease is renewed this often within its time to live.
 	renewals = 3
-	// attempts is the number of requests of a renewal in the time that is left, leastWait the
-	// shortest time between two.
+	// A renewal asks etcd this often in the time that is left, but waits leastWait in between.
 	attempts  = 6
 	leastWait = 10 * time.Millisecond
 )
@@ -103,8 +102,8 @@ func (l *lease) keep(ctx context.Context) {
 }
 
 // renewInTime renews the lease before its deadline. As long as no answer has come it asks again,
-// each time another etcd member, and goes on waiting for the earlier answers. So a dead, silent
-// host does not cost the lease.
+// mostly another etcd member, and goes on waiting for the earlier answers. So a dead, silent host
+// does not cost the lease.
 func (l *lease) renewInTime(ctx context.Context) error {
 	deadline := *l.deadline.Load()
 	ctx, cancel := context.WithDeadline(ctx, deadline)
@@ -113,13 +112,16 @@ func (l *lease) renewInTime(ctx context.Context) error {
 	defer cancel()
 	renewed := make(chan error)
 	var failing sync.Once
+	failed := func(err error) {
+		failing.Do(func() { l.store.log.Warn("etcd: renewing the lease again", "error", err) })
+	}
 	ask := func() {
 		asked := time.Now()
 		seconds, err := l.renew(ctx)
-		if err != nil && ctx.Err() == nil {
-			failing.Do(func() { l.store.log.Warn("etcd: renewing the lease again", "error", err) })
-		}
 		if err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			if ctx.Err() == nil {
+				failed(err)
+			}
 			return
 		}
 		select {
@@ -138,6 +140,7 @@ func (l *lease) renewInTime(ctx context.Context) error {
 		case err := <-renewed:
 			return err
 		case <-again.C:
+			failed(errors.New("no answer yet"))
 		case <-ctx.Done():
 			return ctx.Err()
 		}
