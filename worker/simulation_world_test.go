@@ -137,14 +137,14 @@ func (w *world) startWorker() string {
 }
 
 // lost returns the error of a neighbour that a worker does not reach; nil: it reaches both.
-func (w *world) lost(name string, seat grpclink.Seat, addresses []string) error {
+func lost(net *memnet.Network, name string, seat grpclink.Seat, addresses []string) error {
 	for _, place := range []int{int(seat.Rank) + 1, int(seat.Rank) + seat.World - 1} {
 		peer := allreduce.Peer{Rank: allreduce.Rank(place % seat.World)}
 		peer.Address = addresses[peer.Rank]
 		if seat.Ranks != nil {
 			peer.Rank = seat.Ranks[peer.Rank]
 		}
-		if !w.net.Reaches(name, peer.Address) {
+		if !net.Reaches(name, peer.Address) {
 			return &allreduce.PeerError{Peer: peer, Err: grpclink.ErrUnreachable}
 		}
 	}
@@ -171,8 +171,8 @@ func (w *world) startWorkerOn(host string) string {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer time.AfterFunc(silence, func() {
-			if lost := w.lost(name, seat, addresses); lost != nil {
-				cancel(lost)
+			if err := lost(w.net, name, seat, addresses); err != nil {
+				cancel(err)
 			}
 		}).Stop()
 		links, err := w.net.Connect(ctx, name, memnet.Seat{Generation: seat.Generation,
