@@ -86,7 +86,7 @@ func suspected(s State, e Suspected, now time.Time) (State, []Action) {
 // renewed translates an accusation from the broken ring to the present ring, until the present ring
 // has begun. Workers that are lost together are accused at the same moment, each by its neighbours.
 // The first accusation leads to a new ring that still contains the others. Accuser and accused must
-// both be in the present ring. That a worker is unreachable counts from a ring that never began, too.
+// both be in the present ring. An unreachable worker counts from a ring that never began, too.
 func renewed(s State, e Suspected) Suspected {
 	if rank, is := s.plan.Rank(e.Unreachable); is && !s.begun && e.Generation > s.known {
 		e.Generation, e.Rank = s.plan.Generation, rank
