@@ -143,6 +143,23 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	return w.verdict(ctx, err)
 }
 
+// linkBy makes the worker join rings by a server and a way to dial.
+func (w *worker) linkBy(links *grpclink.Server, dialing grpclink.DialConfig) {
+	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string,
+		silence time.Duration) (allreduce.Links, error) {
+		dialing := dialing
+		dialing.Silence = silence
+		formed, err := grpclink.Connect(ctx, links, seat, addresses, dialing)
+		if ways := grpclink.Describe(formed); ways != "" {
+			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)
+		}
+		return formed, err
+	}
+	w.reach = func(ctx context.Context, address string) error {
+		return grpclink.Reach(ctx, address, dialing)
+	}
+}
+
 // serve opens the corpus, the device and the listeners, and then works.
 func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 	if err := w.allow.Check(w.spec); err != nil {
@@ -184,19 +201,7 @@ func (w *worker) serve(ctx context.Context, cfg meet.Config) (err error) {
 		creds = identity.ServerCredentials(w.log, certs.Worker)
 		dialing.Credentials = identity.ClientCredentials(certs.Name, w.log, certs.Worker)
 	}
-	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string,
-		silence time.Duration) (allreduce.Links, error) {
-		dialing := dialing
-		dialing.Silence = silence
-		formed, err := grpclink.Connect(ctx, links, seat, addresses, dialing)
-		if ways := grpclink.Describe(formed); ways != "" {
-			w.log.Debug("the ring is linked", "generation", seat.Generation, "links", ways)
-		}
-		return formed, err
-	}
-	w.reach = func(ctx context.Context, address string) error {
-		return grpclink.Reach(ctx, address, dialing)
-	}
+	w.linkBy(links, dialing)
 	server := grpc.NewServer(grpclink.ServerOptions(creds)...)
 	links.Register(server)
 	local := links.ListenLocal() // before other workers can ask for it
