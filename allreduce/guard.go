@@ -18,7 +18,10 @@ type guard struct {
 	after    Successor
 	ended    chan struct{} // closed when the guard has ended
 	judged   chan struct{} // closed when silent is set, on a broken ring
-	silent   []Peer
+	silent   struct {
+		peer  Peer
+		found bool
+	}
 
 	due   time.Duration // when the guard planned its next look
 	awake time.Duration // end of this process's last standstill; waits count from there
@@ -56,7 +59,7 @@ func (g *guard) run() {
 			look.Reset(pause)
 		}
 	}
-	g.silent = g.nearlySilent()
+	g.silent.peer, g.silent.found = g.nearlySilent()
 	close(g.judged)
 	reason := fmt.Sprintf("at rank %d: %v", g.config.rankAt(int(g.config.Rank)), g.err)
 	var abort *AbortError
@@ -123,23 +126,22 @@ func (g *guard) look() time.Duration {
 // nearlySilent returns the neighbour that has been silent for most of ChunkTimeout. Ranks that are
 // lost together fall silent together, but the first that is noticed breaks the ring. A rank that
 // hears neither neighbour, or stood still itself, accuses nobody.
-func (g *guard) nearlySilent() (peers []Peer) {
+func (g *guard) nearlySilent() (peer Peer, found bool) {
 	g.listen()
 	now, most := g.now(), g.config.ChunkTimeout*3/4
 	if now-g.ticks > 2*g.config.beatInterval() {
-		return nil
+		return Peer{}, false
 	}
 	since := time.Duration(g.receiver.listening.Load())
-	if since != 0 && g.receiver.heard.Load() && now-max(since, g.awake) >= most {
-		peers = append(peers, g.before.Peer())
+	before := since != 0 && g.receiver.heard.Load() && now-max(since, g.awake) >= most
+	after := g.after.Err() == nil && g.beats > 0 && now-max(g.heard, g.awake) >= most
+	switch {
+	case before && after && g.before.Peer() != g.after.Peer():
+		return Peer{}, false
+	case before:
+		return g.before.Peer(), true
 	}
-	if g.after.Err() == nil && g.beats > 0 && now-max(g.heard, g.awake) >= most {
-		peers = append(peers, g.after.Peer())
-	}
-	if len(peers) == 2 && peers[0] != peers[1] {
-		return nil
-	}
-	return peers[:min(1, len(peers))]
+	return g.after.Peer(), after
 }
 
 // checkWait fails the ring with verdict if the wait has reached its limit, and returns the rest of

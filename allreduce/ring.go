@@ -177,15 +177,15 @@ func (r *Ring) Timing() Timing {
 
 // Silent returns the neighbour, if any, from which nothing had come for most of ChunkTimeout when
 // the ring broke, whatever broke it. The ring is broken.
-func (r *Ring) Silent() []Peer {
+func (r *Ring) Silent() (peer Peer, found bool) {
 	if r.config.World == 1 {
-		return nil
+		return Peer{}, false
 	}
 	select {
 	case <-r.guard.judged:
-		return r.guard.silent
+		return r.guard.silent.peer, r.guard.silent.found
 	case <-r.guard.ended: // it was closed before
-		return nil
+		return Peer{}, false
 	}
 }
 

@@ -119,7 +119,7 @@ func TestDamagedEnds(t *testing.T) {
 	cfg := Config{Source: textFiles(t, map[string]string{"a.txt": "one", "b.txt": "two"}),
 		Tokenizer: split(Word, None), CacheDir: t.TempDir()}
 	c := open(t, cfg)
-	c.file.ends++
+	c.file.endsSum++
 	var passing *PassingError
 	if _, err := shuffle(c.file, 1); !errors.As(err, &passing) {
 		t.Error(err)

@@ -80,9 +80,9 @@ type prelude struct {
 	header uint32
 	digest [sha256.Size]byte
 	sum    uint32 // CRC-32C of the blocks' checksums
-	// documents is the number of ends, and ends the CRC-32C of them.
+	// documents is the number of their ends, and endsSum the CRC-32C of these.
 	documents int64
-	ends      uint32
+	endsSum   uint32
 }
 
 // idBytes is the size of the ids.
@@ -102,7 +102,7 @@ func (p prelude) encode(header []byte) []byte {
 	b = append(b, p.digest[:]...)
 	b = binary.LittleEndian.AppendUint32(b, p.sum)
 	b = binary.LittleEndian.AppendUint64(b, uint64(p.documents))
-	b = binary.LittleEndian.AppendUint32(b, p.ends)
+	b = binary.LittleEndian.AppendUint32(b, p.endsSum)
 	sum := crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, header)
 	return binary.LittleEndian.AppendUint32(b, sum)
 }
@@ -228,7 +228,7 @@ func (w *TokenWriter) Finish() error {
 	}
 	w.documents = w.ends.count
 	w.sum = crc32.Checksum(w.sums, castagnoli)
-	w.prelude.ends = crc32.Checksum(w.ends.packed, castagnoli)
+	w.endsSum = crc32.Checksum(w.ends.packed, castagnoli)
 	if _, err := w.dst.Write(append(w.sums, w.ends.packed...)); err != nil {
 		return fmt.Errorf("token file: %w", err)
 	}
@@ -302,7 +302,7 @@ func readHeader(r io.ReaderAt, size int64) (p prelude, h header, err error) {
 		digest:    [sha256.Size]byte(fixed[28:60]),
 		sum:       binary.LittleEndian.Uint32(fixed[60:]),
 		documents: int64(binary.LittleEndian.Uint64(fixed[64:])),
-		ends:      binary.LittleEndian.Uint32(fixed[72:]),
+		endsSum:   binary.LittleEndian.Uint32(fixed[72:]),
 	}
 	start := preludeBytes + int64(p.header)
 	switch {
@@ -378,7 +378,7 @@ func (t *TokenFile) documentEnds() ([]int64, error) {
 	if n, err := t.rest.ReadAt(packed, 0); n < len(packed) {
 		return nil, err
 	}
-	if crc32.Checksum(packed, castagnoli) != t.ends {
+	if crc32.Checksum(packed, castagnoli) != t.endsSum {
 		return nil, fmt.Errorf("%w: the ends of documents have another checksum", errCorrupt)
 	}
 	var ends []int64

@@ -67,11 +67,11 @@ type Cutter interface {
 	SetCut(least int64)
 }
 
-// Pauser is a Sum that sends all rows of a table for some steps after it has asked the ranks in
-// vain for the rows that they leave out. With more than two ranks the pause changes the order in
-// which numbers are added. So a job keeps it.
+// Pauser is a Sum that sends only the rows of an embedding that some rank has read. If all were
+// read, it sends the whole embedding for some steps, without asking the ranks. With more than two
+// ranks this pause changes the order in which numbers are added. So a checkpoint has it.
 type Pauser interface {
-	Pause() (steps int64) // that are left of it
+	Pause() (steps int64) // the steps left of the pause
 	SetPause(steps int64)
 }
 

@@ -34,7 +34,8 @@ type Progress struct {
 	// Cut is the last measured one. A ring of as many ranks sums by it, in the same order.
 	Cut Cut `json:"cut,omitzero"`
 
-	Pause int64 `json:"pause_steps,omitempty"` // see Pauser
+	// Pause is the number of steps left of a Pauser's pause.
+	Pause int64 `json:"pause_steps,omitempty"`
 
 	Average optim.Average `json:"average,omitzero"`
 

@@ -143,7 +143,7 @@ func (w *worker) run(ctx context.Context, cfg meet.Config) error {
 	return w.verdict(ctx, err)
 }
 
-// linkBy makes the worker join rings by a server and a way to dial.
+// linkBy sets connect and reach: they accept links at the server, and dial with this configuration.
 func (w *worker) linkBy(links *grpclink.Server, dialing grpclink.DialConfig) {
 	w.connect = func(ctx context.Context, seat grpclink.Seat, addresses []string,
 		silence time.Duration) (allreduce.Links, error) {

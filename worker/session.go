@@ -362,16 +362,15 @@ func (s *session) judge(life context.Context, err error) error {
 	return nil
 }
 
-// reportSilent reports the neighbours that had fallen silent when the ring broke, except one.
-func (s *session) reportSilent(ctx context.Context, except allreduce.Rank) {
+// reportSilent reports a neighbour that had fallen silent when the ring broke, unless it was
+// reported already. reported is -1 if none was.
+func (s *session) reportSilent(ctx context.Context, reported allreduce.Rank) {
 	if s.ring == nil || s.ring.Err() == nil {
 		return
 	}
-	for _, peer := range s.ring.Silent() {
-		if peer.Rank != except {
-			s.reportSuspect(ctx, int(peer.Rank), &rondov1.SuspectEvent{Text: fmt.Sprintf(
-				"%v: silent, too, when the ring broke", peer)})
-		}
+	if peer, found := s.ring.Silent(); found && peer.Rank != reported {
+		s.reportSuspect(ctx, int(peer.Rank), &rondov1.SuspectEvent{Text: fmt.Sprintf(
+			"%v had fallen silent, too, when the ring broke", peer)})
 	}
 }
 

@@ -35,8 +35,7 @@ type fabric struct {
 	// connect joins the ring of a seat. addresses are those of the ring's members. A neighbour to
 	// which no connection opens within silence counts as lost.
 	connect func(ctx context.Context, seat grpclink.Seat, addresses []string,
-		silence time.Duration) (
-		allreduce.Links, error)
+		silence time.Duration) (allreduce.Links, error)
 	// reach opens a connection to a member's address, and closes it.
 	reach func(ctx context.Context, address string) error
 	// claim returns true once per job for each name.

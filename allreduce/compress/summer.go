@@ -201,8 +201,8 @@ func (s *Summer) NewMomentum() []float32 {
 	return s.kept.nextVelocity
 }
 
-// Pause returns the number of steps for which the ranks will not exchange the tokens of a lookup,
-// because the last exchange saved nothing.
+// Pause returns the number of steps left without an exchange of touched tokens, because the last
+// exchange saved nothing.
 func (s *Summer) Pause() int64 {
 	if d, ok := s.method.(*dense); ok && d.lookup != nil {
 		return int64(d.lookup.pause)

@@ -12,6 +12,10 @@ import (
 	"rondo/allreduce"
 )
 
+// ErrUnreachable is the error of a neighbour to which no connection opens. It is true in every ring
+// that contains the neighbour.
+var ErrUnreachable = errors.New("no connection to it opens")
+
 // Connect joins the ring of seat: it dials the successor and accepts the predecessor's link at the
 // same time, and returns both links for allreduce.New, which closes them. addresses are the
 // members' in ring order. It waits for both neighbours until ctx or cfg.Timeout ends. A neighbour's
@@ -117,17 +121,11 @@ func (c DialConfig) opens(ctx context.Context, address string) bool {
 		return true // whatever is wrong, it is not the network
 	}
 	defer func() { _ = to.close() }() // nothing was sent
-	for !to.under.isReached() {
-		to.conn.Connect()
-		if !to.conn.WaitForStateChange(ctx, to.conn.GetState()) {
-			break
-		}
-	}
-	return to.under.isReached()
+	return to.connectUntil(ctx, to.under.isReached)
 }
 
-// Reach returns nil once a connection to the worker at an address has opened, which it then closes.
-// It tries until ctx ends.
+// Reach returns nil once a connection to the worker at an address has opened and the worker speaks
+// gRPC there. It tries until ctx ends, and closes the connection.
 func Reach(ctx context.Context, address string, cfg DialConfig) error {
 	cfg, err := cfg.validate()
 	if err != nil {
@@ -138,12 +136,23 @@ func Reach(ctx context.Context, address string, cfg DialConfig) error {
 		return err
 	}
 	defer func() { _ = to.close() }() // nothing was sent
-	to.conn.Connect()
-	for state := to.conn.GetState(); state != connectivity.Ready; state = to.conn.GetState() {
-		if !to.conn.WaitForStateChange(ctx, state) {
-			return fmt.Errorf("no connection to %s: %w", address, context.Cause(ctx))
-		}
-		to.conn.Connect() // again, if it had become idle
+	if !to.connectUntil(ctx, func() bool { return to.conn.GetState() == connectivity.Ready }) {
+		return fmt.Errorf("no connection to %s: %w", address, context.Cause(ctx))
 	}
 	return nil
+}
+
+// connectUntil connects, again after each failure, until the condition is fulfilled, which changes
+// with the connection's state only. It returns false if ctx ends before.
+func (c client) connectUntil(ctx context.Context, fulfilled func() bool) bool {
+	for {
+		state := c.conn.GetState() // before the condition, so that no change is missed
+		if fulfilled() {
+			return true
+		}
+		c.conn.Connect()
+		if !c.conn.WaitForStateChange(ctx, state) {
+			return fulfilled()
+		}
+	}
 }

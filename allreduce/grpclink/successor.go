@@ -117,10 +117,6 @@ func Dial(
 	return s, nil
 }
 
-// ErrUnreachable is the error of a neighbour to which no connection opens. It is true in every ring
-// that contains the neighbour.
-var ErrUnreachable = errors.New("no connection to it opens")
-
 // connectInTime is connect, and gives up after cfg.Silence unless a connection has opened. If most
 // of that time has passed when something else ends the try, the successor is unreachable too.
 func (s *successor) connectInTime(ctx context.Context) error {

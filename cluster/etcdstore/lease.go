@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// A lease is renewed this often within its time to live.
+	// A lease is renewed when 1/renewals of the rest of its time has passed.
 	renewals = 3
-	// A renewal asks etcd this often in the time that is left, but waits leastWait in between.
+	// A renewal without an answer asks again after 1/attempts of the rest, at least leastWait.
 	attempts  = 6
 	leastWait = 10 * time.Millisecond
 )
